@@ -51,7 +51,14 @@ from gnntrain.joint_run import (
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.rundir import LATEST, RunDirectory, RunPlace, is_running, planned_run
+from gnntrain.reporting.rundir import (
+    LATEST,
+    RunDirectory,
+    RunPlace,
+    has_checkpoint,
+    is_running,
+    planned_run,
+)
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
@@ -309,7 +316,7 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
     summary = run.summary()
     if summary is None:
         _log.warning("The run %s ended without a word; %s.", run.shown, why_killed())
-    if not run.has_checkpoint and (summary or {}).get("status") != "completed":
+    if not has_checkpoint(run.path) and (summary or {}).get("status") != "completed":
         _log.warning("The run %s ended before its first checkpoint: it begins anew.", run.shown)
         return {}, None
     state, checkpoint, damaged = load_last(run.checkpoints)

@@ -6,15 +6,6 @@ puts the same files together, sets value by value and tells every mistake at onc
 """
 
 from gnntrain.app.composing import Composed, Composer, compose_config, recompose_config
-from gnntrain.app.overrides import parse_overrides, sides_of
 from gnntrain.app.sources import Sources
 
-__all__ = [
-    "Composed",
-    "Composer",
-    "Sources",
-    "compose_config",
-    "parse_overrides",
-    "recompose_config",
-    "sides_of",
-]
+__all__ = ["Composed", "Composer", "Sources", "compose_config", "recompose_config"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from omegaconf.errors import OmegaConfBaseException
 from gnntrain.app.overrides import (
     LIST_KEYS,
     Groups,
-    choice_problem,
     hydra_lines,
     is_choice,
     is_hydras,
@@ -82,15 +80,8 @@ def compose_config(
 
 
 class Composer:
-    """Composes configurations; Hydra puts the same files together once.
-
-    Args:
-        sources: Where the YAML files are; None: the shipped ones.
-        saved: As for `gnntrain.config.read`.
-
-    Attributes:
-        groups: The options of every group.
-    """
+    """Composes configurations; Hydra puts the same files (None: the shipped ones) together once.
+    `saved` as for `gnntrain.config.read`."""
 
     def __init__(self, sources: Sources | None = None, *, saved: bool = False) -> None:
         self._saved = saved
@@ -100,18 +91,17 @@ class Composer:
 
     def compose(self, overrides: Sequence[str], *, for_here: bool = True) -> Composed:
         """As `compose_config`."""
-        problems = [*self.sources.problems()]
-        are_files_sound, groups = not problems, self.groups
+        problems, groups = [*self.sources.problems()], self.groups
+        are_files_sound = not problems
         texts, places = with_file(overrides, groups, problems)
         parsed = [o for o in parse_overrides(texts, groups, problems) if not is_hydras(o)]
-        choices = [o for o in parsed if is_choice(o, groups)]
-        problems += filter(None, (choice_problem(o, groups) for o in choices))
         unsure = {problem.key for problem in problems if problem.key in groups}
-        sound = [o for o in choices if o.key_or_group not in unsure]
-        lines = [hydra_lines(o, str(o.input_line), groups, forced=True) for o in sound]
+        sound = [o for o in parsed if o.key_or_group.split(".")[0] not in unsure]
+        choices = [o for o in sound if is_choice(o, groups)]
         if not are_files_sound:
             raise ConfigError(problems)
-        chosen = tuple(dict.fromkeys(chain(*lines)))
+        lines = (line for o in choices for line in hydra_lines(o, groups, forced=True))
+        chosen = tuple(dict.fromkeys(lines))
         if chosen not in self._nodes:
             try:
                 self._nodes[chosen] = compose_files(list(chosen), self.sources)
@@ -119,25 +109,18 @@ class Composer:
                 reason = " ".join(str(error).split())
                 hint = _EXPERIMENT if "'experiment/" in reason else None
                 expects = f"files that fit together: {reason}"
-                raise ConfigError(
-                    [*problems, Problem("", " ".join(chosen), expects, hint)]
-                ) from error
+                problems.append(Problem("", " ".join(chosen), expects, hint))
+                raise ConfigError(problems) from error
             OmegaConf.set_struct(self._nodes[chosen], False)
         node = copy.deepcopy(self._nodes[chosen])
-        values = [o for o in parsed if o not in choices]
-        for override in values:
-            if override.key_or_group.split(".")[0] not in unsure:
+        for override in sound:
+            if override not in choices:
                 set_key(node, override, groups, problems)
         try:
-            raw = resolved(node, problems)
-            config = from_dict(
-                raw, saved=self._saved, found=problems, gpus=gpus_here if for_here else None
-            )
+            return Composed(_judged(node, problems, saved=self._saved, for_here=for_here))
         except ConfigError as error:
-            raise ConfigError(
-                replace(one, place=places.get(one.key)) for one in error.problems
-            ) from None
-        return Composed(config)
+            told = [replace(one, place=places.get(one.key)) for one in error.problems]
+            raise ConfigError(told) from None
 
 
 def recompose_config(
@@ -157,28 +140,27 @@ def recompose_config(
     groups = config_groups()
     node = OmegaConf.create(begun.to_dict())
     for override in parse_overrides(overrides, groups, problems):
+        group, value = override.key_or_group, override.value()
         if is_hydras(override):
             problems.append(Problem(*sides_of(override), "a key of the run, not of Hydra"))
         elif not is_choice(override, groups):
             set_key(node, override, groups, problems)
-        elif (problem := choice_problem(override, groups)) is not None:
-            problems.append(problem)
-        elif override.key_or_group == "logger":
-            value = override.value()
+        elif group == "logger":
             names = value if isinstance(value, list) else [value] if value is not None else []
             node.logger = {str(name): node.logger.get(str(name), {}) for name in names}
-        else:  # of other groups only the option there was
-            group, value = override.key_or_group, override.value()
-            option = OmegaConf.select(node, f"{group}.name")
-            if value != option:
-                expects = f"{option}, with which the run was begun" if option else "keys alone here"
-                problems.append(Problem(group, shown(value), expects, "train a new run with it"))
-    gpus = gpus_here if for_here else None
-    config = from_dict(resolved(node, problems), saved=True, found=problems, gpus=gpus)
+        elif value != (option := OmegaConf.select(node, f"{group}.name")):
+            expects = f"{option}, with which the run was begun" if option else "keys alone here"
+            problems.append(Problem(group, shown(value), expects, "train a new run with it"))
+    config = _judged(node, problems, saved=True, for_here=for_here)
     changed = changed_meaning(begun, config)
     if changed:
         raise ConfigError(changed)
     return config
+
+
+def _judged(node: DictConfig, problems: list[Problem], *, saved: bool, for_here: bool) -> Config:
+    gpus = gpus_here if for_here else None
+    return from_dict(resolved(node, problems), saved=saved, found=problems, gpus=gpus)
 
 
 def set_key(node: DictConfig, override: Override, groups: Groups, problems: list[Problem]) -> None:

@@ -15,15 +15,13 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app.composing import gpus_here, resolved
 from gnntrain.app.overrides import translate
-from gnntrain.app.sources import Sources, search_path, store_schema
-from gnntrain.config import Config, Problem, RunConfig, from_dict
+from gnntrain.app.sources import HYDRAS_ERRORS, Sources, search_path, store_schema
+from gnntrain.config import Problem, RunConfig, from_dict
 from gnntrain.config.problems import ConfigError
 from gnntrain.errors import GnntrainError, Interrupted, RunError, UserError
 from gnntrain.reporting.rundir import (
@@ -47,13 +45,8 @@ class HydraRefused(UserError):
 def run_hydra(
     typed: Sequence[str], flags: Sequence[str], sources: Sources, *, forced: bool = False
 ) -> int:
-    """Run Hydra's main, which trains, sweeps, or shows what a flag asks for; the exit code.
-
-    Args:
-        typed: The overrides, and a YAML file to begin with, as for `compose_config`.
-        flags: Hydra's own, as in `--multirun` and `--info=all`.
-        sources: Where the YAML files are.
-        forced: As for `translate`.
+    """Run Hydra's main, which trains, sweeps, or shows what one of its flags asks for; the exit
+    code. `typed` as for `compose_config`, `forced` as for `translate`.
 
     Raises:
         HydraRefused: The command line has mistakes; nothing ran.
@@ -82,8 +75,7 @@ def run_hydra(
     except SystemExit as error:  # Hydra has said why
         return 2 if error.code else 0
     except Exception as error:
-        ours = _as_ours(error)
-        if ours is error:
+        if (ours := _as_ours(error)) is error:  # with the cause it has
             raise
         raise ours from error
     finally:
@@ -99,14 +91,14 @@ def _as_ours(error: Exception) -> BaseException:
             return cause
         cause = cause.__cause__ or cause.__context__
     frames = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
-    if isinstance(error, OSError) and frames & {"run_job", "sweep"}:
+    has_begun = frames & {"run_job", "sweep"}
+    if has_begun and isinstance(error, OSError):
         try:
             with explained(Path(error.filename or ".")):
                 raise error
         except GnntrainError as sentence:
             return sentence
-    is_hydras = isinstance(error, HydraException | OmegaConfBaseException)
-    if frames & {"run_job", "sweep"} and not is_hydras:
+    if has_begun and not isinstance(error, HYDRAS_ERRORS):
         return error
     texts = (" ".join(str(one or "").split()) for one in (error, error.__cause__))
     message = ": ".join(filter(None, texts)) or type(error).__name__
@@ -116,27 +108,15 @@ def _as_ours(error: Exception) -> BaseException:
 
 @dataclass(frozen=True)
 class TrainTask:
-    """What Hydra calls for each job; launchers send it to other processes.
+    """What Hydra calls for each job; launchers send it to other processes."""
 
-    Attributes:
-        typed: The command line's overrides, before their translation.
-        sources: Where the YAML files are.
-        command: The command line.
-    """
-
-    typed: tuple[str, ...]
+    typed: tuple[str, ...]  # the command line's overrides, before their translation
     sources: Sources
     command: tuple[str, ...]
 
     def __call__(self, cfg: DictConfig, typed: Sequence[str] | None = None) -> float | None:
-        """Train as `cfg` says.
-
-        Args:
-            cfg: Composed by Hydra.
-            typed: Overrides for the record; None: those that Hydra has, or the command line.
-
-        Returns:
-            The validation metric at the best epoch; None where there is none.
+        """Train as Hydra has composed, and return the validation metric at the best epoch (None
+        where there is none); the record has the overrides `typed`, or else Hydra's.
 
         Raises:
             ConfigError: With every mistake in `cfg`.
@@ -163,7 +143,21 @@ class TrainTask:
             is_named = config.run != RunConfig() or RUN_DIR_RESOLVER not in plain["dir"]
             besides = filter(None, [own.output_subdir, f"{own.job.name}.log"])
             place = RunPlace(run_dir, not is_named, tuple(besides))
-            return _train(config, [str(text) for text in overrides], place)
+            if config.distributed.num_processes > 1:
+                from gnntrain.distributed.processes import start_server
+
+                start_server()  # it imports on a core of its own, while this process does
+            from gnntrain.run import train
+
+            summary = train(config, overrides=[str(text) for text in overrides], place=place)
+            if place.is_made_up:  # a job that was started again goes on where its run lies
+                _remove_unused(run_dir)
+            if summary["status"] == "interrupted":
+                raise Interrupted()
+            if summary["status"] == "failed":
+                raise RunError(summary.get("error", "the run failed"))
+            metric = summary.get("val", {}).get(summary.get("metric"))
+            return None if metric is None else float(metric)
         except BaseException as error:
             if not hasattr(error, "run_dir"):  # where the command says it is
                 error.run_dir = run_dir  # type: ignore[attr-defined]
@@ -171,24 +165,6 @@ class TrainTask:
             if is_single:
                 sys.stderr = _Stderr(sys.stderr)
             raise
-
-
-def _train(config: Config, overrides: Sequence[str], place: RunPlace) -> float | None:
-    if config.distributed.num_processes > 1:
-        from gnntrain.distributed.processes import start_server
-
-        start_server()  # it imports on a core of its own, while this process does
-    from gnntrain.run import train
-
-    summary = train(config, overrides=overrides, place=place)
-    if place.is_made_up:  # a job that was started again goes on where its run lies
-        _remove_unused(place.path)
-    if summary["status"] == "interrupted":
-        raise Interrupted()
-    if summary["status"] == "failed":
-        raise RunError(summary.get("error", "the run failed"))
-    metric = summary.get("val", {}).get(summary.get("metric"))
-    return None if metric is None else float(metric)
 
 
 def _remove_unused(folder: Path) -> None:

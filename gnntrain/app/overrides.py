@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from gnntrain.config import Config, FilesConfig, PluginConfig
@@ -40,28 +40,35 @@ Groups = Mapping[str, Sequence[str]]
 def parse_overrides(
     overrides: Iterable[str], groups: Groups, problems: list[Problem], *, sweep: bool = False
 ) -> Iterator[Override]:
-    """The overrides that can be read; one that cannot is added to `problems`.
-
-    Args:
-        overrides: As typed.
-        groups: The options of every group.
-        problems: What is wrong is added.
-        sweep: Whether a key may have several values.
-    """
+    """The overrides that can be read; of another its mistake is added to `problems`. With `sweep`
+    a key may have several values, and no option of a group is judged."""
     for text in overrides:
         parsed = parse_override(text)
-        if parsed is None:
-            problems.append(_syntax_problem(text, groups))
-            continue
-        key, value = sides_of(parsed[0])
-        if parsed[0].is_sweep_override() and not sweep:
-            is_list = key in LIST_KEYS and "," in value
-            hint = f"write {key}=[{value}]; " if is_list else ""
-            problems.append(Problem(key, value, "one value", f"{hint}for a sweep add -m"))
-        elif not key:
-            problems.append(Problem("", text, "key=value", _NO_SPACES))
+        key, equals, value = text.partition("=")
+        if parsed is not None:
+            key, value = sides_of(parsed[0])
+            if parsed[0].is_sweep_override() and not sweep:
+                is_list = key in LIST_KEYS and "," in value
+                hint = f"write {key}=[{value}]; " if is_list else ""
+                problems.append(Problem(key, value, "one value", f"{hint}for a sweep add -m"))
+            elif not key:
+                problems.append(Problem("", text, "key=value", _NO_SPACES))
+            elif sweep or (problem := choice_problem(parsed[0], groups)) is None:
+                yield parsed[0]
+            else:
+                problems.append(problem)
+        elif not equals:
+            homes = [group for group, options in groups.items() if text in options]
+            hint = f"did you mean {homes[0]}={text}?" if homes else _NO_SPACES
+            problems.append(Problem("", text, "key=value", hint))
+        elif "," in value and "=" in value:
+            hint = "give each key=value as an argument of its own"
+            problems.append(Problem(key, value, "one value", hint))
         else:
-            yield parsed[0]
+            expects = f"a key such as trainer.lr and a value, nested at most {_DEEPEST} deep"
+            quoted = "'" + key + "=" + json.dumps(shown(value), ensure_ascii=False) + "'"
+            hint = f"close each bracket, or quote a text: {quoted}"
+            problems.append(Problem(key, shown(value), expects, hint))
 
 
 @functools.lru_cache(4096)
@@ -89,19 +96,6 @@ def parse_override(text: str) -> tuple[Override, str] | None:
     return None
 
 
-def _syntax_problem(text: str, groups: Groups) -> Problem:
-    key, equals, value = text.partition("=")
-    if not equals:
-        homes = [group for group, options in groups.items() if text in options]
-        hint = f"did you mean {homes[0]}={text}?" if homes else _NO_SPACES
-        return Problem("", text, "key=value", hint)
-    if "," in value and "=" in value:
-        return Problem(key, value, "one value", "give each key=value as an argument of its own")
-    expects = f"a key such as trainer.lr and a value, nested at most {_DEEPEST} deep"
-    quoted = "'" + key + "=" + json.dumps(shown(value), ensure_ascii=False) + "'"
-    return Problem(key, shown(value), expects, f"close each bracket, or quote a text: {quoted}")
-
-
 def sides_of(override: Override) -> tuple[str, str]:
     """Key and value as typed, without + and ~."""
     key, _, value = str(override.input_line).partition("=")
@@ -119,21 +113,21 @@ def is_choice(override: Override, groups: Groups) -> bool:
 
 
 def choice_problem(override: Override, groups: Groups) -> Problem | None:
-    """What is wrong with the choice of a group's option."""
+    """What is wrong with the choice of a group's option; None too where it is no choice."""
+    if not is_choice(override, groups) or override.is_delete():
+        return None
     group, value = override.key_or_group, override.value()
     options, several = groups[group], group in LIST_KEYS
-    if override.is_delete() or (group == "experiment" and value is None):
-        return None
     chosen = value if several and isinstance(value, list) else [value]
     wrong = [name for name in chosen if str(name) not in options or isinstance(name, bool | None)]
-    if not wrong or _is_packaged(override):
+    if not wrong or _is_packaged(override) or (group, value) == ("experiment", None):
         return None
-    expects = ("a list of some of " if several else "one of ") + ", ".join(options)
     hint = did_you_mean(str(wrong[0]), options)
     if group == "model" and wrong[0] in plugin_names(MODELS):
         hint = f"write model=plugin model.name={wrong[0]}"
     elif hint is None and len(options) == 1:
         hint = f"to set a key write {group}.KEY=VALUE"
+    expects = ("a list of some of " if several else "one of ") + ", ".join(options)
     return Problem(group, shown(value), expects, hint)
 
 
@@ -150,30 +144,27 @@ def is_config_file(text: str) -> bool:
 def with_file(
     typed: Sequence[str], groups: Groups, problems: list[Problem]
 ) -> tuple[list[str], dict[str, str]]:
-    """The overrides, those of the file that was typed first; and where its keys stand, by name.
+    """The overrides as typed, but first those that a file among them stands for; and where its keys
+    stand, by name. What is wrong with the file is added to `problems`.
 
     A section of the file stays set whatever option is chosen, unless it is another option's: it
     names one, or has every key, as in a file that a run has written.
-
-    Args:
-        typed: As typed.
-        groups: The options of every group.
-        problems: What is wrong with the file is added.
     """
     files = [text for text in typed if is_config_file(text)]
     texts = [text for text in typed if text not in files]
     if not files:
         return texts, {}
+    name = files[0]
     if len(files) > 1:
         problems.append(Problem("", files[1], "one file of a whole configuration"))
     try:
-        content = Path(files[0]).expanduser().read_text(encoding="utf-8")
+        content = Path(name).expanduser().read_text(encoding="utf-8")
         raw = read_yaml(content)
         if not isinstance(raw, dict):
             raise ValueError("there are no keys in it")
     except (OSError, ValueError) as error:
         reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
-        problems.append(Problem("", files[0], f"a configuration that can be read: {reason}"))
+        problems.append(Problem("", name, f"a configuration that can be read: {reason}"))
         return texts, {}
     parsed = [one[0] for text in texts if (one := parse_override(text)) is not None]
     new = {o.key_or_group: not o.is_delete() and o.value() for o in parsed if is_choice(o, groups)}
@@ -193,65 +184,61 @@ def with_file(
     is_whole = not (chosen or has_defaults)
     if is_whole and "experiment" in new:
         expects = "no experiment beside a whole configuration"
-        problems.append(Problem("", files[0], expects, "leave one of them out"))
-    if is_whole and _is_complete("run", raw.get("run")):
+        problems.append(Problem("", name, expects, "leave one of them out"))
+    if is_whole and _option("run", raw.get("run"), groups)[1]:
         # Where a run went is no part of what it was, nor which sweep it was in.
         raw = {key: raw[key] for key in raw if key not in ("run", "sweep")}
     values: list[str] = []
     for group, section in raw.items():
         if group not in groups:  # Hydra's own section would name code to call
             hint = did_you_mean(group, groups)
-            for key, value in flattened({group: section}).items():
-                problems.append(Problem(key, shown(value), UNKNOWN, hint))
-        elif not isinstance(section, dict):
+            wrong = flattened({group: section}).items()
+            problems += (Problem(key, shown(value), UNKNOWN, hint) for key, value in wrong)
+            continue
+        if not isinstance(section, dict):
             values.append(f"++{group}={written(section)}")
-        else:
-            option, kept = _option(group, section, groups), section
-            if group not in new and option is not None and (is_whole or group != "logger"):
+            continue
+        (option, is_complete), typed_option = _option(group, section, groups), new.get(group)
+        kept = section
+        if group not in new:
+            if option is not None and (is_whole or group != "logger"):
                 chosen.setdefault(group, option)
-            elif group in new and group == "logger":
-                names: object = new[group]
-                names = names if isinstance(names, list) else [names]
-                kept = {name: section[name] for name in section if name in names}
-            elif (
-                group in new
-                and option != new[group]
-                and ("name" in section or _is_complete(group, section))
-            ):
-                kept = {}
-            if kept != section and isinstance(new[group], str | list):
-                there = {key: section[key] for key in section if key not in kept}
-                place = f"{group}={shown(new[group])} takes the place of {group}={shown(there)}"
-                _say_once(f"{files[0]}: {place}")
-            for key, value in kept.items():
-                if re.fullmatch(r"[\w-]+", str(key)):
-                    values.append(f"++{group}.{key}={written(value)}")
-                else:
-                    problems.append(Problem(f"{group}.{key}", shown(value), UNKNOWN))
+        elif group == "logger":
+            names = typed_option if isinstance(typed_option, list) else [typed_option]
+            kept = {key: section[key] for key in section if key in names}
+        elif option != typed_option and ("name" in section or is_complete):
+            kept = {}
+        if kept != section and isinstance(typed_option, str | list):
+            there = shown({key: section[key] for key in section if key not in kept})
+            place = f"{group}={shown(typed_option)} takes the place of {group}={there}"
+            _say_once(f"{name}: {place}")
+        for key, value in kept.items():
+            if re.fullmatch(r"[\w-]+", str(key)):
+                values.append(f"++{group}.{key}={written(value)}")
+            else:
+                problems.append(Problem(f"{group}.{key}", shown(value), UNKNOWN))
     choices = [f"{group}={written(option)}" for group, option in chosen.items() if group not in new]
-    places = {key: f"{files[0]}, line {line}" for key, line in key_lines(content).items()}
-    for override in parsed:
-        places.pop(override.key_or_group, None)
+    last = {override.key_or_group for override in parsed}
+    lines = key_lines(content).items()
+    places = {key: f"{name}, line {line}" for key, line in lines if key not in last}
     return [*choices, *values, *texts], places
 
 
-def _option(group: str, section: Mapping[str, object], groups: Groups) -> object:
-    """The option that a section is of, by its name; None where it does not say."""
-    if group == "logger":
-        return [name for name in section if name in groups[group]]
+def _option(group: str, section: object, groups: Groups) -> tuple[object, bool]:
+    """The option that a section of a file is of, by its name (None where it does not say); and
+    whether it has every key, as in a file that a run has written."""
+    if not isinstance(section, dict):
+        return None, False
     name, kind = section.get("name"), section_class(Config, group, section)
+    is_complete = kind is not None and kind.model_fields.keys() <= section.keys()
+    if group == "logger":
+        return [key for key in section if key in groups[group]], is_complete
     if kind is FilesConfig:
-        return "files"
+        return "files", is_complete
     if kind is PluginConfig and name in plugin_names(MODELS):
-        return "plugin"
+        return "plugin", is_complete
     packaged = plugin_names(DATASETS) if group == "dataset" else ()
-    return name if name in groups[group] or name in packaged else None
-
-
-def _is_complete(section: str, keys: object) -> bool:
-    """Whether a section has every key, as in a file that a run has written."""
-    kind = section_class(Config, section, keys)
-    return kind is not None and isinstance(keys, dict) and kind.model_fields.keys() <= keys.keys()
+    return (name if name in groups[group] or name in packaged else None), is_complete
 
 
 @functools.cache
@@ -260,43 +247,32 @@ def _say_once(text: str) -> None:
     _logger.warning("%s", text)
 
 
-def hydra_lines(override: Override, form: str, groups: Groups, *, forced: bool) -> list[str]:
-    """An override of ours for Hydra.
-
-    Args:
-        override: As parsed.
-        form: The text that Hydra's parser takes.
-        groups: The options of every group.
-        forced: Whether to set keys that stand in no YAML file, as those of a plug-in model.
-    """
-    key = override.key_or_group
+def hydra_lines(override: Override, groups: Groups, *, forced: bool) -> list[str]:
+    """An override for Hydra; `forced` also sets keys that stand in no YAML file, as those
+    of a plug-in model."""
+    key, value = override.key_or_group, override.value()
+    _, form = parse_override(str(override.input_line)) or (override, "")
     if is_choice(override, groups):
-        if _is_packaged(override) and override.value() not in groups[key]:
-            return ["dataset=_published", f"++dataset.name={written(override.value())}"]
+        if _is_packaged(override) and value not in groups[key]:
+            return ["dataset=_published", f"++dataset.name={written(value)}"]
         if forced and override.is_delete() and key in LIST_KEYS:
             return []  # Hydra removes no list of options
-        if key == "experiment" and override.value() is None:
+        if key == "experiment" and value is None:
             return ["experiment=none"]  # Hydra cannot leave an option out
         return [form.lstrip("+")] if forced and key in GROUPS else [form]
-    value = override.value()
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     if key in LIST_KEYS and any(isinstance(one, dict) for one in values):
         return [f"{key}=null", form]
-    if not forced:
+    if is_hydras(override) or not forced:
         return [form]
     # Of a key that is null, Hydra says that it does not exist.
     return [f"++{key}=0", form] if override.is_delete() else [f"++{form.lstrip('+')}"]
 
 
 def translate(typed: Sequence[str], groups: Groups, *, forced: bool = False) -> list[str]:
-    """From what gnntrain accepts on its command line to what Hydra accepts.
+    """From what gnntrain accepts on its command line to what Hydra accepts; see `hydra_lines`.
 
     Most overrides go to Hydra as they were typed, so that its records hold what the user wrote.
-
-    Args:
-        typed: The overrides, and a YAML file to begin with; a key may have several values.
-        groups: The options of every group.
-        forced: As for `hydra_lines`.
 
     Raises:
         ConfigError: With mistakes in form or in the file; there may be more, also of keys.
@@ -305,16 +281,10 @@ def translate(typed: Sequence[str], groups: Groups, *, forced: bool = False) -> 
     texts, _ = with_file(typed, groups, problems)
     lines: list[str] = []
     for override in parse_overrides(texts, groups, problems, sweep=True):
-        parsed = parse_override(str(override.input_line))
-        form = parsed[1] if parsed is not None else ""
-        if is_hydras(override):
-            lines.append(form)
-            continue
         # Of `dataset: ../../mine` in a file Hydra would read that file.
-        is_one = is_choice(override, groups) and not override.is_sweep_override()
-        if is_one and (problem := choice_problem(override, groups)) is not None:
+        if not override.is_sweep_override() and (problem := choice_problem(override, groups)):
             problems.append(problem)
-        lines += hydra_lines(override, form, groups, forced=forced)
+        lines += hydra_lines(override, groups, forced=forced)
     if problems:
         raise ConfigError(problems)
     return list(dict.fromkeys(lines))
@@ -327,8 +297,6 @@ def written(value: object) -> str:
         return "{" + ",".join(f"{key}:{written(item)}" for key, item in pairs) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(written, value)) + "]"
-    if not isinstance(value, str):
-        return json.dumps(value, default=str)  # a YAML file may hold a date
-    # In Hydra's quotes a backslash is itself, except before a quote and at the end.
-    escaped = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', value)
-    return '"' + re.sub(r"(\\+)$", lambda match: match[1] * 2, escaped) + '"'
+    if isinstance(value, str):
+        return QuotedString(value, Quote.double).with_quotes()
+    return json.dumps(value, default=str)  # a YAML file may hold a date

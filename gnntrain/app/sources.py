@@ -27,26 +27,16 @@ from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 from gnntrain.paths import expanded, is_file, is_folder
 
-COMPOSE_ERRORS = (
-    HydraException,
-    OmegaConfBaseException,
-    yaml.YAMLError,
-    ValueError,
-    RecursionError,
-)
+HYDRAS_ERRORS = (HydraException, OmegaConfBaseException)
+COMPOSE_ERRORS = (*HYDRAS_ERRORS, yaml.YAMLError, ValueError, RecursionError)
 _OWN_KEYS = [name for name in DATASET_NAMES if name not in PUBLISHED]
 _hydra = threading.RLock()  # Hydra's state is the process's
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the YAML files are.
-
-    Attributes:
-        config_dirs: Folders of the user's own YAML files, laid out as `conf/`.
-        config_path: A folder in place of `conf/`.
-        config_name: The file to begin with.
-    """
+    """Where the YAML files are: the user's own folders, laid out as `conf/`; a folder in place of
+    `conf/`; the file to begin with."""
 
     config_dirs: Sequence[Path] = ()
     config_path: Path | None = None
@@ -74,25 +64,23 @@ class Sources:
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the places of the user's own YAML files."""
         folders = [self.main, *self.config_dirs]
-        for folder in folders:
-            if not is_folder(folder):
-                flag = "--config-path" if folder is self.main else "--config-dir"
-                yield Problem(flag, str(folder), "a folder that exists")
-        if all(map(is_folder, folders)) and not any(map(self.has_primary, folders)):
+        absent = [folder for folder in folders if not is_folder(folder)]
+        for folder in absent:
+            flag = "--config-path" if folder is self.main else "--config-dir"
+            yield Problem(flag, str(folder), "a folder that exists")
+        if not absent and not any(map(self.has_primary, folders)):
             names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
             expects = f"a YAML file in {' or '.join(map(str, folders))}"
             hint = did_you_mean(self.config_name, names)
             yield Problem("--config-name", self.config_name, expects, hint)
-        for file in (
-            f for one in self.config_dirs for g in GROUPS for f in one.glob(f"{g}/*.yaml")
-        ):
-            option = f"{file.parent.name}={file.stem}"
+        own = (f for one in self.config_dirs for g in GROUPS for f in one.glob(f"{g}/*.yaml"))
+        for file in own:
             try:
                 read_yaml(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 yield Problem("--config-dir", str(file), f"a YAML file: {error}")
             if (conf_dir() / file.parent.name / file.name).is_file():
-                expects = f"a name of its own: {option} is shipped already"
+                expects = f"a name of its own: {file.parent.name}={file.stem} is shipped already"
                 yield Problem("--config-dir", str(file), expects, f"rename {file.name}")
 
 

@@ -54,8 +54,8 @@ class Constants(NamedTuple):
     LOAD: int = 0
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # Triton is not typed
-def columns_of(K: tl.constexpr) -> tuple[tl.tensor, ...]:
+@triton.jit
+def columns_of(K: tl.constexpr):
     """The program's head, `[BLOCK]` columns of it, and which of them there are."""
     head = tl.program_id(2)
     columns = tl.program_id(1) * K.BLOCK + tl.arange(0, K.BLOCK)
@@ -65,15 +65,8 @@ def columns_of(K: tl.constexpr) -> tuple[tl.tensor, ...]:
     return head, columns, is_column
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def load_rows(
-    features: tl.tuple,
-    source: tl.tensor,
-    is_row: tl.tensor,
-    columns: tl.tensor,
-    is_column: tl.tensor,
-    K: tl.constexpr,
-) -> tl.tensor:
+@triton.jit
+def load_rows(features, source, is_row, columns, is_column, K: tl.constexpr):
     """`[sources, BLOCK]`: some columns of the rows of some sources; 0 where there is none."""
     if features.nodes is not None:
         source = tl.load(features.nodes + source, mask=is_row, other=0)
@@ -88,10 +81,8 @@ def load_rows(
     return tl.load(begin[:, None] + columns[None, :], mask=mask, other=0).to(K.TOTAL)
 
 
-@triton.jit(do_not_specialize=["start", "num_rows"])  # type: ignore[untyped-decorator]
-def gather_rows(
-    features: tl.tuple, start: tl.tensor, num_rows: tl.tensor, result: tl.tensor, K: tl.constexpr
-) -> None:
+@triton.jit(do_not_specialize=["start", "num_rows"])
+def gather_rows(features, start, num_rows, result, K: tl.constexpr):
     """Copy the rows of the sources `start … start + num_rows − 1`, in the type of the result."""
     _, columns, is_column = columns_of(K)
     row = tl.program_id(0).to(tl.int64) * K.ROWS + tl.arange(0, K.ROWS)
@@ -103,8 +94,8 @@ def gather_rows(
     tl.store(result + at, values.to(result.dtype.element_ty), mask=mask)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def chunk_of(indptr: tl.tensor, num_rows: tl.tensor, CHUNK: tl.constexpr) -> tuple[tl.tensor, ...]:
+@triton.jit
+def chunk_of(indptr, num_rows, CHUNK: tl.constexpr):
     """The row and the edges of a program for a chunk.
 
     No edge of row 0 where the chunk does not lie wholly in a row of `2 · CHUNK` edges or more.
@@ -121,21 +112,21 @@ def chunk_of(indptr: tl.tensor, num_rows: tl.tensor, CHUNK: tl.constexpr) -> tup
     return tl.where(is_inside, v, 0), start, tl.where(is_inside, start + CHUNK, start)
 
 
-@triton.jit(do_not_specialize=["num_loops", "dst_offset", "num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_loops", "dst_offset", "num_rows"])
 def reduce_rows(
-    features: tl.tuple,
-    total: tl.tuple,
+    features,
+    total,
     root: tl.constexpr,
     skip_own: tl.constexpr,
-    num_loops: tl.tensor,
-    dst_offset: tl.tensor,
-    num_rows: tl.tensor,
-    partial: tl.tensor,
-    result: tl.tensor,
+    num_loops,
+    dst_offset,
+    num_rows,
+    partial,
+    result,
     CHUNK: tl.constexpr,
     OF_CHUNKS: tl.constexpr,
     K: tl.constexpr,
-) -> None:
+):
     """`Sum`, and the own rows of `Aggregate`.
 
     Where a row may have very many edges, the kernel runs twice, first `OF_CHUNKS`: chunk p is the
@@ -205,10 +196,8 @@ def reduce_rows(
     tl.store(result + at, sums.to(result.dtype.element_ty), mask=is_column)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def max_rows(
-    features: tl.tuple, edges: tl.tuple, result: tl.tensor, ties: tl.tensor, K: tl.constexpr
-) -> None:
+@triton.jit
+def max_rows(features, edges, result, ties, K: tl.constexpr):
     """See `AggregateMax`."""
     _, columns, is_column = columns_of(K)
     v = tl.program_id(0)
@@ -235,16 +224,8 @@ def max_rows(
         tl.store(ties + at, tl.sum(counts, axis=0), mask=is_column)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def spread_maximum(
-    rows: tl.tensor,
-    out: tl.tensor,
-    ties: tl.tensor,
-    grad: tl.tensor,
-    edges: tl.tuple,
-    result: tl.tensor,
-    K: tl.constexpr,
-) -> None:
+@triton.jit
+def spread_maximum(rows, out, ties, grad, edges, result, K: tl.constexpr):
     """See `AggregateMaxBackward`."""
     _, columns, is_column = columns_of(K)
     u = tl.program_id(0)
@@ -264,16 +245,8 @@ def spread_maximum(
     tl.store(result + own, total.to(result.dtype.element_ty), mask=is_column)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def pair_scores(
-    features: tl.tuple,
-    right: tl.tensor,
-    att: tl.tensor,
-    slope: tl.constexpr,
-    edges: tl.tuple,
-    result: tl.tensor,
-    K: tl.constexpr,
-) -> None:
+@triton.jit
+def pair_scores(features, right, att, slope: tl.constexpr, edges, result, K: tl.constexpr):
     """See `PairScores`; `features` are its `left`. A block is all of a head's columns."""
     head, columns, is_column = columns_of(K)
     v = tl.program_id(0)
@@ -296,18 +269,10 @@ def pair_scores(
         tl.store(result + edge.to(tl.int64) * K.HEADS + head, score, mask=edge < last)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def pair_gradient(
-    others: tl.tensor,
-    rows: tl.tensor,
-    att: tl.tensor,
-    grad: tl.tensor,
-    edges: tl.tuple,
-    slope: tl.constexpr,
-    result: tl.tensor,
-    values: tl.tensor,
-    K: tl.constexpr,
-) -> None:
+    others, rows, att, grad, edges, slope: tl.constexpr, result, values, K: tl.constexpr
+):
     """The gradient of one side behind `PairScores` with `att`.
 
     result[r] = att · Σ_e grad[e] · leaky_relu′(others[o] + rows[r]), where e runs over the edges of
@@ -341,18 +306,10 @@ def pair_gradient(
         tl.store(values + own_at, tl.sum(products, axis=0), mask=is_column)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def scores_of(
-    score: tl.tensor,
-    target: tl.tensor,
-    edges: tl.tuple,
-    edge: tl.tensor,
-    last: tl.tensor,
-    skipped: tl.tensor,
-    heads: tl.tensor,
-    slope: tl.constexpr,
-    K: tl.constexpr,
-) -> tl.tensor:
+    score, target, edges, edge, last, skipped, heads, slope: tl.constexpr, K: tl.constexpr
+):
     """The scores of some edges before `last`; −∞ for others and for those from `skipped`.
 
     They are `score[edge]`, or with a `target`, the row's, leaky_relu(score[source] + target).
@@ -369,18 +326,18 @@ def scores_of(
     return tl.where(mask, value, float("-inf"))
 
 
-@triton.jit(do_not_specialize=["dst_offset"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["dst_offset"])
 def softmax_rows(
-    score: tl.tensor,
-    target: tl.tensor,
-    loop_score: tl.tensor,
+    score,
+    target,
+    loop_score,
     slope: tl.constexpr,
-    edges: tl.tuple,
-    dst_offset: tl.tensor,
-    alpha: tl.tensor,
-    result: tl.tensor,
+    edges,
+    dst_offset,
+    alpha,
+    result,
     K: tl.constexpr,
-) -> None:
+):
     """See `EdgeSoftmax`, of which these are the results; a program's columns are heads.
 
     With loops the edge from source `dst_offset` + v gets 0.

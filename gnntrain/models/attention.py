@@ -48,23 +48,16 @@ def attend(
         `[num_dst, H·C]`, and `[num_dst, H]`: log Σ exp(score), −∞ for a destination without
         in-edges; with extra loops their weights, without gradients.
     """
-    dtypes = [part.dtype for part in (score, target, loop) if part is not None]
+    scores = score, target, loop
+    dtypes = [part.dtype for part in scores if part is not None]
     dtype = reduce(torch.promote_types, dtypes, torch.float32)
-    scores = [
-        part if part is None else part.to(dtype).contiguous() for part in (score, target, loop)
-    ]
-    return _attend(rows, *scores, adds_loops, slope, dropout, block)
+    converted = [None if part is None else part.to(dtype).contiguous() for part in scores]
+    return _attend(rows, *converted, (adds_loops, slope, dropout, block))
 
 
 def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
-    """What turns a softmax for each relation into one over all: factors of the relations' weights.
-
-    Args:
-        log_sums: By relation, `[num_dst, H]`, from `attend` without extra loops.
-
-    Returns:
-        `[R, num_dst, H]`; the shares of a destination sum to 1.
-    """
+    """What turns a softmax for each relation into one over all: factors of the relations' weights,
+    `[R, num_dst, H]`, from each relation's second result of `attend` without extra loops."""
     sums = torch.stack([*log_sums])
     # Finite: −∞ for all relations would give not a number, and as its gradient.
     return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0)
@@ -78,22 +71,11 @@ def pair_score(
     att: Tensor | None = None,
     slope: float = 1.0,
 ) -> Tensor:
-    """left[src] · right[dst], or att · leaky_relu(left[src] + right[dst]), for every edge and head.
-
-    The backward pass computes the sums again.
-
-    Args:
-        block: The edges.
-        left: float `[num_src, H·C]`; some columns of a wider matrix are read in place.
-        right: float `[num_dst, H·C]`.
-        heads: H.
-        att: float `[H, C]` (GATv2's); None: the products (HGT's).
-        slope: Of the leaky ReLU for negative values.
-
-    Returns:
-        `[num_edges, H]` in float32 or finer.
-    """
-    return _pair_score(left, right, att, heads, slope, block)
+    """For every edge and head, `[num_edges, H]` in float32 or finer, the product of left[src] and
+    right[dst] (HGT's), float `[num_src, H·C]` (perhaps columns of a wider matrix) and `[num_dst,
+    H·C]`; or with `att`, float `[H, C]`, att · leaky_relu(left[src] + right[dst], slope) (GATv2's).
+    The backward pass computes the sums again."""
+    return _pair_score(left, right, att, (heads, slope, block))
 
 
 class _Attend(torch.autograd.Function):
@@ -104,12 +86,9 @@ class _Attend(torch.autograd.Function):
         score: Tensor | None,
         target: Tensor | None,
         loop: Tensor | None,
-        adds_loops: bool,
-        slope: float,
-        dropout: float,
-        block: Block,
+        how: tuple[bool, float, float, Block],
     ) -> tuple[Tensor, Tensor]:
-        features = rows
+        features, (adds_loops, slope, dropout, block) = rows, how
         if target is not None:
             features, parts = rows.tensor_split([rows.shape[1] - target.shape[1]], dim=1)
             score = parts.to(target.dtype).contiguous()
@@ -138,8 +117,8 @@ class _Attend(torch.autograd.Function):
             grad, *saved, *arguments, *block.edges, *block.transposed()
         )
         if target is not None:
-            return rows_grad, None, scores_grad, *[None] * 5
-        return rows_grad, scores_grad, None, loop_grad if has_loops else None, *[None] * 4
+            return rows_grad, None, scores_grad, None, None
+        return rows_grad, scores_grad, None, loop_grad if has_loops else None, None
 
 
 class _PairScore(torch.autograd.Function):
@@ -149,10 +128,9 @@ class _PairScore(torch.autograd.Function):
         left: Tensor,
         right: Tensor,
         att: Tensor | None,
-        heads: int,
-        slope: float,
-        block: Block,
+        how: tuple[int, float, Block],
     ) -> Tensor:
+        heads, slope, block = how
         if att is not None:
             left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
         score: Tensor = ops.pair_scores(left, right, att, heads, slope, *block.edges)
@@ -167,13 +145,13 @@ class _PairScore(torch.autograd.Function):
         edges, back = ctx.block.edges, ctx.block.transposed()
         if att is not None:
             parts = left, right, att, ctx.slope
-            return *ops.pair_scores_backward(grad, *parts, *edges, *back), None, None, None
+            return *ops.pair_scores_backward(grad, *parts, *edges, *back), None
         grads = []
         for rows, by, like in ((right, back, left), (left, edges, right)):
             total = Sum(*by)._replace(edge_weight=grad)
             features = LazyFeatures.of(rows).arguments()
             grads.append(ops.aggregate(*features, *total, "none", like.dtype))
-        return *grads, None, None, None, None
+        return *grads, None, None
 
 
 _attend: Callable[..., tuple[Tensor, Tensor]] = _Attend.apply

@@ -123,14 +123,6 @@ class HeteroGNN(Layers):
         needs = self.conv(0).needs
         return replace(needs, rows=needs.rows and (self.is_hetero or self._is_unchanged(NODE)))
 
-    def node_types_after(self, i: int) -> tuple[NodeType, ...]:
-        """The node types whose rows are needed after layer `i`; of `i` −1, as inputs."""
-        return tuple(self.num_inputs) if i < 0 else self.computed[i]
-
-    def is_projected(self, node_type: NodeType) -> bool:
-        """Whether `start` maps the rows of a type to another width."""
-        return node_type in self.projections
-
     def start(self, node_type: NodeType, rows: Tensor) -> Tensor:
         """See `Layers`; in the weights' type (not under autocast)."""
         if not torch.is_autocast_enabled(rows.device.type):
@@ -171,7 +163,7 @@ class HeteroGNN(Layers):
         """Whether `start` leaves the rows of a type as they are, if they are of this dtype."""
         is_dropped = self.training and self.input_dropout.p > 0
         is_exact = next(self.parameters()).dtype == dtype
-        return is_exact and not (is_dropped or self.is_projected(node_type))
+        return is_exact and not (is_dropped or node_type in self.projections)
 
     def _input(
         self, node_type: NodeType, x: Mapping[NodeType, Rows], nodes: Tensor | None

@@ -15,10 +15,17 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
 from gnntrain.compute.reference import exact_type
 from gnntrain.data.graph import EDGE, EdgeType, NodeType
-from gnntrain.models.aggregate import Reduce, aggregate, sampling_scale
+from gnntrain.models.aggregate import (
+    LinearSum,
+    LinearTerm,
+    Reduce,
+    aggregate,
+    autocast_type,
+    linear_sums,
+    sampling_scale,
+)
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.models.embedding import LearntRows
-from gnntrain.models.linear import LinearSum, LinearTerm, autocast_type, linear_sums
 from gnntrain.models.plain import LayerTypes
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
@@ -231,13 +238,14 @@ class LinearConv(HeteroConv):
     def _part(
         self, node_type: NodeType, blocks: Blocks, inputs: Sequence[NodeType], num_dst: int
     ) -> LinearSum:
-        terms = []
+        weight, bias = self.root(node_type)
+        own = LinearTerm(inputs.index(node_type), weight, self.columns(node_type))
+        terms = [] if weight is None else [own]
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
             total = self.total(block, weight.dtype)
-            terms.append(LinearTerm(source, block, total, weight, self.columns(edge)))
-        own = inputs.index(node_type)
-        return LinearSum(terms, own, num_dst, *self.root(node_type), self.columns(node_type))
+            terms.append(LinearTerm(source, weight, self.columns(edge), block, total))
+        return LinearSum(terms, num_dst, bias)
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         before, after = self.widths(edge_type)

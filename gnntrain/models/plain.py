@@ -89,8 +89,8 @@ class Layers(torch.nn.Module):
             sources = {edge[0] for edge in schema.edge_types if edge[2] in needed[0]}
             needed.insert(0, needed[0] | sources)
         read, *computed = [tuple(t for t in schema.num_nodes if t in each) for each in needed]
-        self.computed: list[tuple[str, ...]] = computed
-        self.num_inputs: dict[str, int] = {}
+        self.computed: list[tuple[str, ...]] = computed  # the node types, by layer
+        self.num_inputs: dict[str, int] = {}  # widths of the rows that enter, by node type
         self.tables, self.projections = ModuleDict(), ModuleDict()
         for t in read:
             width, is_fit = schema.num_features[t], False

@@ -45,34 +45,13 @@ _ENDLESS = {"epochs": 1 << 20, "eval_every": 1 << 20, "max_steps": None, "patien
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The size of a rank's mini-batch: nodes, edges of each hop (that of the seeds first), the
-    bytes of features that are read for it, and of gradients of the rows of embedding tables."""
+    """The size of a rank's mini-batch; edges hop by hop, that of the seeds first."""
 
     num_seeds: int
     num_nodes: int
     num_edges: Sequence[int]
-    bytes_read: int
-    row_gradient_bytes: int = 0
-
-    @classmethod
-    def of(cls, batch: Batch, graph: Graph, model: AnyModel) -> BatchSize:
-        """Measure a batch of `graph` for `model`."""
-        nodes = {t: rows.num_features * rows.features.itemsize for t, rows in graph.nodes.items()}
-        # Each row once: of rows that a convolution of typed graphs aggregates in place it is more.
-        sizes = {t: len(ids) for t, ids in batch.n_id_dict.items()}
-        num_nodes = sum(sizes.values())
-        if not model.is_hetero and model.needs.rows and batch.hops:
-            # Lazy rows are read by the first layer: one for each edge and each destination.
-            sizes = {
-                t: batch.hops[0].num_edges + num_dst for t, num_dst in batch.hops[0].num_dst.items()
-            }
-        num_edges = [hop.num_edges for hop in reversed(batch.hops)]
-        bytes_read = sum(nodes[t] * size for t, size in sizes.items())
-        # With the number of each row.
-        row_gradients = sum(
-            sizes[t] * (4 * table.weight.shape[1] + 8) for t, table in model.tables.items()
-        )
-        return cls(batch.batch_size, num_nodes, num_edges, bytes_read, row_gradients)
+    bytes_read: int  # of features
+    row_gradient_bytes: int = 0  # of gradients of rows of embedding tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +76,13 @@ class RankReport:
 
 REPORTS = TypeAdapter(list[RankReport])
 
-
 Job = tuple[Config, Path, Path, KernelChoice]
 """What a rank is given: configuration, the graph's store, a folder for its files, kernels."""
 
 
 def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     """Train and evaluate as `config` says, on all its ranks; returns their reports, in rank order.
-
-    Args:
-        config: What it asks for is on this machine.
-        graph: The graph.
-        runs: Where run directories go: there, layers that have no room in memory are tried.
+    Layers that have no room in memory are tried in `runs`, where run directories go.
 
     Raises:
         GnntrainError: A rank failed, also for lack of memory.
@@ -144,7 +118,7 @@ def run_rank(context: DistributedContext, job: Job) -> None:
     loader = loaders.training_loader()
     loader.set_epoch(1)
     drawn = iter(loader)
-    batches = [BatchSize.of(batch, graph, model) for batch in islice(drawn, _NUM_BATCHES)]
+    batches = [_batch_size(batch, graph, model) for batch in islice(drawn, _NUM_BATCHES)]
     getattr(drawn, "close", lambda: None)()  # ends the loader's threads
     evaluator = build_evaluator(config, task, model, loaders, graph, context, folder)
     memory = Memory()
@@ -191,12 +165,28 @@ def run_rank(context: DistributedContext, job: Job) -> None:
         (folder / _ANSWER).write_bytes(REPORTS.dump_json(reports))
 
 
-class SomeSteps(Callback):
-    """Times training steps, and ends training after enough of them.
+def _batch_size(batch: Batch, graph: Graph, model: AnyModel) -> BatchSize:
+    # Each row once: of rows that a convolution of typed graphs aggregates in place it is more.
+    sizes = {t: len(ids) for t, ids in batch.n_id_dict.items()}
+    num_nodes = sum(sizes.values())
+    if not model.is_hetero and model.needs.rows and batch.hops:
+        # Lazy rows are read by the first layer: one for each edge and each destination.
+        first = batch.hops[0]
+        sizes = {t: first.num_edges + num_dst for t, num_dst in first.num_dst.items()}
+    rows, tables = graph.nodes, model.tables
+    return BatchSize(
+        batch.batch_size,
+        num_nodes,
+        [hop.num_edges for hop in reversed(batch.hops)],
+        sum(n * rows[t].num_features * rows[t].features.itemsize for t, n in sizes.items()),
+        # With the number of each row.
+        sum(sizes[t] * (4 * table.weight.shape[1] + 8) for t, table in tables.items()),
+    )
 
-    A GPU is waited for after each step, so that a step on a GPU takes a little longer than in a
-    run. `training_bytes` is the peak of this process's own memory until the last step.
-    """
+
+class SomeSteps(Callback):
+    """Times training steps, each until the GPU has done it, and ends training after enough of them.
+    `training_bytes` is the peak of this process's own memory until then."""
 
     def __init__(self, context: DistributedContext, memory: Memory) -> None:
         self._context, self._memory = context, memory

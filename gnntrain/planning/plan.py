@@ -27,7 +27,7 @@ from gnntrain.errors import UserError
 from gnntrain.inventory.datasets import known_size
 from gnntrain.limits import available_memory, total_memory
 from gnntrain.paths import free_bytes
-from gnntrain.planning.dry_run import BatchSize, RankReport, dry_run
+from gnntrain.planning.dry_run import RankReport, dry_run
 from gnntrain.reporting.rundir import RUNS
 from gnntrain.reporting.tables import Check, Judgement
 from gnntrain.reporting.text import counted, format_bytes, shown_path
@@ -55,18 +55,21 @@ class Plan:
     @property
     def measured_on(self) -> str:
         """The rank that was measured in place of GPUs that are not here; else empty."""
-        kinds = ((plan.use_gpus, plan.world_size) for plan in (self.asked, self.measured))
-        kind = "GPU" if self.measured.use_gpus else "CPU"
-        return "" if len(set(kinds)) == 1 else counted(self.measured.world_size, f"{kind} rank")
+        asked, measured = self.asked, self.measured
+        kind, size = measured.use_gpus, measured.world_size
+        return (
+            ""
+            if (asked.use_gpus, asked.world_size) == (kind, size)
+            else counted(size, f"{'GPU' if kind else 'CPU'} rank")
+        )
 
     @property
     def num_steps(self) -> int:
         """Steps of an epoch."""
         if self.config.sampler.name == "full":
             return 1
-        num_seeds = len(self.graph.split("train"))
         global_batch = self.config.trainer.batch_size * self.asked.world_size
-        full, rest = divmod(num_seeds, global_batch)
+        full, rest = divmod(len(self.graph.split("train")), global_batch)
         return full + (rest > 0 and not self.config.trainer.drop_last)
 
     @property
@@ -88,19 +91,17 @@ class Plan:
     @property
     def batch(self) -> dict[str, Any]:
         """Means over a rank's first mini-batches; edges hop by hop, that of the seeds first."""
-        sizes: Sequence[BatchSize] = self.ranks[0].batches
-        others = self.asked.world_size - 1
-        # A ring's all-reduce of the dense gradients; all ranks gather those of the tables' rows.
-        reduced = 2 * others / self.asked.world_size * 4 * self.ranks[0].num_dense
-        gathered = others * fmean(size.row_gradient_bytes for size in sizes)
-        return {
-            "num_drawn": len(sizes),
-            "num_seeds": fmean(size.num_seeds for size in sizes),
-            "num_nodes": fmean(size.num_nodes for size in sizes),
-            "num_edges": [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))],
-            "bytes_read": fmean(size.bytes_read for size in sizes),
-            "bytes_reduced": reduced + gathered,
+        sizes = self.ranks[0].batches
+        means = {
+            name: fmean(getattr(size, name) for size in sizes)
+            for name in ("num_seeds", "num_nodes", "bytes_read", "row_gradient_bytes")
         }
+        # A ring's all-reduce of the dense gradients; all ranks gather those of the tables' rows.
+        others = self.asked.world_size - 1
+        reduced = 2 * others / self.asked.world_size * 4 * self.ranks[0].num_dense
+        reduced += others * means.pop("row_gradient_bytes")
+        edges = [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))]
+        return {"num_drawn": len(sizes), **means, "num_edges": edges, "bytes_reduced": reduced}
 
     @property
     def times(self) -> dict[str, Any]:
@@ -120,21 +121,17 @@ class Plan:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes; of all ranks that were measured together.
-
-        `training` and `evaluation` are the ranks' own memory, until the end of each. `needed` is
-        what the system cannot drop; `peak_rss` and `peak_gpu` are what `summary.json` will say.
-        """
+        """Bytes of all ranks together; `training` and `evaluation` until the end of each, `needed`
+        what the system cannot drop, `peak_rss` and `peak_gpu` as `summary.json` will say."""
         ranks = self.ranks
         evaluation = sum(rank.peak_bytes for rank in ranks)
-        shared = ranks[0].shared_bytes
         return {
             "training": sum(rank.training_bytes for rank in ranks),
             "evaluation": evaluation,
-            "shared": shared,
+            "shared": ranks[0].shared_bytes,
             "on_disk": ranks[0].disk_bytes,
             "store": self.graph.num_bytes,
-            "needed": evaluation + shared,
+            "needed": evaluation + ranks[0].shared_bytes,
             "peak_rss": evaluation + sum(rank.mapped_bytes for rank in ranks),
             "peak_gpu": max(rank.gpu_bytes for rank in ranks),
         }
@@ -147,14 +144,47 @@ class Plan:
     @property
     def checks(self) -> list[Check]:
         """Whether this machine suffices: its memory, page cache and disk."""
-        if not self.measured_on:
-            return _checks(self)
-        here, asked = (
-            counted(n, "GPU") for n in (num_gpus(self.asked.device), self.asked.world_size)
-        )
-        text = f"{asked} are asked for, here are {here}: all figures are of {self.measured_on}"
-        hint = "Plan on the machine of the run for its time, and for GPU memory."
-        return [Check("note", "GPUs", text, hint)]
+        if self.measured_on:
+            here, asked = num_gpus(self.asked.device), self.asked.world_size
+            text = f"{counted(asked, 'GPU')} are asked for, here are {counted(here, 'GPU')}: all "
+            text += f"figures are of {self.measured_on}"
+            hint = "Plan on the machine of the run for its time, and for GPU memory."
+            return [Check("note", "GPUs", text, hint)]
+        config, memory = self.config, self.memory
+        needed, available = memory["needed"], available_memory()
+        if needed > 1.2 * memory["training"]:
+            limit = max(0.01, 0.1 * available / 2**30)
+            smaller = f"Set evaluation.memory_limit={limit:.2g}: larger layers go to disk; or "
+            smaller += "evaluation=sampled."
+        elif config.sampler.name == "full":
+            smaller = "Set sampler=neighbor, which trains in mini-batches."
+        else:
+            # Of the ranks' memory, libraries and the model stay: this is the most that can do.
+            asked = config.trainer.batch_size
+            seeds = min(asked, max(size.num_seeds for size in self.ranks[0].batches))
+            most = max(1, int(seeds * _TIGHT * available / max(1, needed)))
+            smaller = f"Set trainer.batch_size={1 << (most.bit_length() - 1)} or less (now {asked})"
+            smaller += ", or lower sampler.fan_outs, model.hidden_channels or the number of ranks."
+        rows = "The system will read rows from disk again and again."
+        if config.dataset.feature_dtype == "float32":
+            rows += " Set dataset.feature_dtype=bfloat16 to halve the features."
+        disk = "Set run.dir=DIR to a folder on a larger disk"
+        disk += ", or evaluation=sampled." if memory["on_disk"] else "."
+        written, free = memory["on_disk"] + self.checkpoint_bytes, free_bytes(runs_folder(config))
+        left = max(0, total_memory() - needed)
+        judged: list[tuple[str, int, int, str, Judgement]] = [
+            ("memory", needed, available, smaller, "problem"),
+            ("page cache", memory["store"], left, rows, "note"),
+            ("disk", written, free, disk, "problem"),
+        ]
+        checks = []
+        for name, size, there, hint, worst in judged:
+            text = f"{format_bytes(size)} of {format_bytes(there)} available"
+            if size <= _TIGHT * there:
+                checks.append(Check("ok", name, text))
+            else:
+                checks.append(Check(worst if size > there else "note", name, text, hint))
+        return checks
 
     @property
     def fits(self) -> bool:
@@ -202,16 +232,14 @@ def plan(config: Config, *, data: object = None) -> Plan:
     refuse_unguarded_script()  # the dry run has a process of its own
     began, found = time.perf_counter(), gpus_here()
     asked = LaunchPlan.of(config)
-    if asked.servers:
-        raise UserError(
-            f"A run with distributed.servers={asked.servers} cannot be planned.",
-            "Plan it without servers: its batches and steps are those of the ranks that train.",
-        )
-    if config.distributed.graph == "partitioned":
-        raise UserError(
-            "A run with distributed.graph=partitioned cannot be planned.",
-            "Plan it without: its batches are those of the whole graph.",
-        )
+    for key, is_set in {
+        f"servers={asked.servers}": asked.servers > 0,
+        "graph=partitioned": config.distributed.graph == "partitioned",
+    }.items():
+        if is_set:
+            hint = "Plan it without: its batches are those of the whole graph, its steps those of "
+            hint += "the ranks that train."
+            raise UserError(f"A run with distributed.{key} cannot be planned.", hint)
     refuse_untrainable(config, opened.store, asked.world_size)
     here = _measurable(config, found, len(opened.store.split("train")))
     if problems := machine_problems(here, lambda: found):
@@ -247,46 +275,6 @@ def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Con
     )
 
 
-def _checks(plan: Plan) -> list[Check]:
-    config, memory = plan.config, plan.memory
-    needed, available = memory["needed"], available_memory()
-    if needed > 1.2 * memory["training"]:
-        limit = max(0.01, 0.1 * available / 2**30)
-        smaller = f"Set evaluation.memory_limit={limit:.2g}: larger layers go to disk; or "
-        smaller += "evaluation=sampled."
-    elif config.sampler.name == "full":
-        smaller = "Set sampler=neighbor, which trains in mini-batches."
-    else:
-        # Of the ranks' memory, libraries and the model stay: this is the most that can be enough.
-        asked = config.trainer.batch_size
-        seeds = min(asked, max(size.num_seeds for size in plan.ranks[0].batches))
-        most = max(1, int(seeds * _TIGHT * available / max(1, needed)))
-        smaller = (
-            f"Set trainer.batch_size={1 << (most.bit_length() - 1)} or less (now {asked}), or "
-            "lower sampler.fan_outs, model.hidden_channels or the number of ranks."
-        )
-    rows = "The system will read rows from disk again and again."
-    if config.dataset.feature_dtype == "float32":
-        rows += " Set dataset.feature_dtype=bfloat16 to halve the features."
-    disk = "Set run.dir=DIR to a folder on a larger disk"
-    disk += ", or evaluation=sampled." if memory["on_disk"] else "."
-    left = max(0, total_memory() - needed)
-    written = memory["on_disk"] + plan.checkpoint_bytes
-    free = free_bytes(runs_folder(config))
-    judged: list[tuple[str, int, int, str, Judgement]] = [
-        ("memory", needed, available, smaller, "problem"),
-        ("page cache", memory["store"], left, rows, "note"),
-        ("disk", written, free, disk, "problem"),
-    ]
-    checks = []
-    for name, size, there, hint, worst in judged:
-        text = f"{format_bytes(size)} of {format_bytes(there)} available"
-        is_tight, lacks = size > _TIGHT * there, size > there
-        judgement = (worst if lacks else "note") if is_tight else "ok"
-        checks.append(Check(judgement, name, text, hint if is_tight else ""))
-    return checks
-
-
 def open_small_or_built(dataset: DatasetConfig) -> OpenedStore:
     """Open the data set's store; build it first where it is small.
 
@@ -304,8 +292,7 @@ def open_small_or_built(dataset: DatasetConfig) -> OpenedStore:
     published = "".join(f"{number:,} {name[4:]}, " for name, number in sizes.items())
     raise UserError(
         f"the graph store of {dataset.name} is not built yet, and a dry run reads it: {published}"
-        f"about {format_bytes(needed)} for {shown_path(folder)}, where {format_bytes(free)} are "
-        "free",
+        f"about {format_bytes(needed)} for {shown_path(folder)} ({format_bytes(free)} are free)",
         hint,
     )
 

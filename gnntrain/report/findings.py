@@ -20,7 +20,7 @@ from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import GnntrainError
 from gnntrain.inference import load_best
-from gnntrain.metrics import LabelKind, get_metric
+from gnntrain.metrics import LabelKind, get_metric, predicted_classes
 from gnntrain.models import PlainModel
 from gnntrain.report.runs import ReportedRun
 from gnntrain.run_store import open_run_store
@@ -142,7 +142,7 @@ def judge(
             frequency = graph.labels[everyone].sum(axis=0, dtype=np.int64) + 1
             labels = np.where(labels.any(axis=1), (labels * frequency).argmax(axis=1), -1)
         else:
-            predicted = predicted_classes(logits[everyone], graph.task)
+            predicted = _classes(logits[everyone])
         is_labelled = labels >= 0
         scored = {*found.scores}
     unlabelled = [split for split in SCORED_SPLITS if split not in scored]
@@ -188,13 +188,6 @@ def regression_scores(points: Any) -> list[float]:
     return [get_metric(name).compute(*values) for name in METRICS]
 
 
-def predicted_classes(logits: npt.NDArray[Any], task: LabelKind) -> Ints:
-    """The predicted classes of logits `[n, num_outputs]`: `[n]`, or 0/1 `[n, num_classes]`."""
-    if task == "multiclass":
-        return np.asarray(logits.argmax(axis=1))
-    return (logits[:, 0] > 0 if task == "binary" else logits > 0).astype(np.int64)
-
-
 def score_split(
     logits: npt.NDArray[Any],
     labels: npt.NDArray[Any],
@@ -217,7 +210,7 @@ def score_split(
     if len(labels) == 0:
         return None
     labels, classes = labels.astype(np.int64), range(num_classes)
-    predicted = predicted_classes(logits, task)
+    predicted = _classes(logits) if task != "multilabel" else (logits > 0).astype(np.int64)
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=classes, zero_division=np.nan
     )
@@ -233,11 +226,14 @@ def score_split(
     return SplitScores(len(labels), precision, recall, f1, support, confusion, roc)
 
 
+def _classes(logits: npt.NDArray[Any]) -> Ints:
+    return np.asarray(predicted_classes(torch.from_numpy(logits)))
+
+
 def sampled(nodes: Ints) -> Ints:
     """At most `SHOWN_NODES` of the nodes, the same ones in each call, ascending."""
-    if len(nodes) <= SHOWN_NODES:
-        return nodes
-    return np.sort(np.random.default_rng(0).choice(nodes, SHOWN_NODES, replace=False))
+    number = min(len(nodes), SHOWN_NODES)
+    return np.sort(np.random.default_rng(0).choice(nodes, number, replace=False))
 
 
 def project(rows: npt.NDArray[Any]) -> Floats | None:
@@ -255,10 +251,8 @@ def project(rows: npt.NDArray[Any]) -> Floats | None:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    rows = rows.astype(np.float64)
-    rows -= rows.mean(axis=0)
-    scale = rows.std()
-    if scale == 0:
+    rows = rows - rows.mean(axis=0, dtype=np.float64)
+    if (scale := rows.std()) == 0:
         return None
     num_columns = min(_PCA_COLUMNS, *rows.shape)
     # Several threads wait for each other more than they compute with so few points.

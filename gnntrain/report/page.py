@@ -38,8 +38,6 @@ from gnntrain.training.records import json_safe
 
 Page = dict[str, Any]
 """The variables of the templates."""
-Key = tuple[str, str, str]
-"""A key figure: its name, its value, and a line beneath."""
 
 _LOADER = PackageLoader("gnntrain.report")
 _NAMED_RUNS = 5
@@ -136,7 +134,7 @@ def _of_one(run: ReportedRun, graph: Graph | None) -> Page:
     if not any(record.metrics for record in records):
         lacks = "evaluated, so there is no metric" if records else "finished"
         notes.append(f"No epoch was {lacks}.")
-    keys: list[Key] = []
+    keys: list[tuple[str, str, str]] = []  # of a figure the name, the value, a line beneath
     metric, training = shown_metric(run.metric or ""), None
     if run.best:
         split, *others = [name for name in ("test", "val", "train") if name in run.best]

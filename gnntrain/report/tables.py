@@ -67,10 +67,9 @@ Setting = tuple[str, str, bool]
 
 def metrics_table(run: ReportedRun) -> Table:
     """All metrics of the best epoch by split."""
-    names = list(dict.fromkeys(name for metrics in run.best.values() for name in metrics))
+    names = [*dict.fromkeys(name for metrics in run.best.values() for name in metrics)]
     rows = [
-        [split, *(format_metric(metrics.get(name)) for name in names)]
-        for split, metrics in run.best.items()
+        [split, *(format_metric(m.get(name)) for name in names)] for split, m in run.best.items()
     ]
     return Table(["split", *map(shown_metric, names)], rows)
 
@@ -152,12 +151,12 @@ def mistakes_table(scored: SplitScores, names: Sequence[str]) -> Table:
     assert scored.confusion is not None
     wrong = scored.confusion.copy()
     np.fill_diagonal(wrong, 0)
-    order = np.argsort(wrong, axis=None, kind="stable")[::-1][:_TOP_MISTAKES].tolist()
-    rows = [
-        [names[true], names[other], f"{number:,}", f"{number / scored.support[true]:.1%}"]
-        for true, other in (divmod(place, len(wrong)) for place in order)
-        if (number := wrong[true, other])
-    ]
+    rows = []
+    for place in np.argsort(wrong, axis=None, kind="stable")[::-1][:_TOP_MISTAKES].tolist():
+        true, other = divmod(place, len(wrong))
+        if number := wrong[true, other]:
+            share = f"{number / scored.support[true]:.1%}"
+            rows.append([names[true], names[other], f"{number:,}", share])
     return Table(["true", "predicted", "nodes", "of the class"], rows, texts=2)
 
 
@@ -191,10 +190,9 @@ def worst_table(points: Any) -> Table:
     """The nodes with the largest errors, the largest first."""
     errors = (points["predicted"] - points["true"]).abs()
     worst = points.loc[errors.nlargest(_WORST_NODES).index]
-    rows = [
-        [node, f"{true:.6g}", f"{predicted:.6g}", f"{predicted - true:+.6g}"]
-        for node, true, predicted in worst.itertuples(index=False)
-    ]
+    rows = []
+    for node, true, predicted in worst.itertuples(index=False):
+        rows.append([node, f"{true:.6g}", f"{predicted:.6g}", f"{predicted - true:+.6g}"])
     return Table(["node", "true", "predicted", "error"], rows)
 
 
@@ -204,17 +202,12 @@ def groups_table(groups: Sequence[Group[ReportedRun]]) -> Table:
     rows = []
     for group in groups:
         counted, runs = len(group.counted), len(group.runs)
-        seconds = [run.summary.get("seconds_per_epoch") or math.nan for run in group.counted]
-        rows.append(
-            [
-                group.varied[0],
-                *[", ".join(group.splits)] * has_splits,
-                shown_metric(group.runs[0].metric or "-"),
-                str(runs) if counted == runs else f"{counted} of {runs}",
-                *(str(group.spread(split)) for split in ("val", "test")),
-                format_seconds(Spread.of(seconds).mean),
-            ]
-        )
+        number = str(runs) if counted == runs else f"{counted} of {runs}"
+        each = [run.summary.get("seconds_per_epoch") or math.nan for run in group.counted]
+        head = [group.varied[0], *[", ".join(group.splits)] * has_splits]
+        means = [str(group.spread(split)) for split in SCORED_SPLITS]
+        metric = shown_metric(group.runs[0].metric or "-")
+        rows.append([*head, metric, number, *means, format_seconds(Spread.of(each).mean)])
     leader = rank(groups)[0]
     best = groups.index(leader) if leader.cost < math.inf else None
     heads = ["setting", *["split"] * has_splits, "metric", "runs", "val", "test", "an epoch"]
@@ -265,8 +258,9 @@ def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[st
     replaced = {name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()}
     operators = {"kernels": kernels.get("kernels"), **replaced}
     sections = {"machine": machine, "operators": operators, "software": found.get("packages") or {}}
-    shown = {
-        title: [(name, str(value), False) for name, value in values.items() if value is not None]
-        for title, values in sections.items()
-    }
-    return {title: rows for title, rows in shown.items() if rows}
+    shown: dict[str, list[Setting]] = {}
+    for title, values in sections.items():
+        for name, value in values.items():
+            if value is not None:
+                shown.setdefault(title, []).append((name, str(value), False))
+    return shown

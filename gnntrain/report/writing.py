@@ -34,16 +34,13 @@ def write_report(
         UserError: There is no such run or format, or a file cannot be written.
     """
     ending = wanted or (out.suffix.removeprefix(".").lower() if out is not None else "") or "html"
-    ending = "html" if ending == "htm" else ending
     if ending not in FORMATS:
         raise UserError(
             f"a report cannot be written as {ending!r}",
-            f"Give --format one of {', '.join(FORMATS)}, or --out a name that ends so; --figures "
-            "DIR writes the figures as files.",
+            f"Give --format one of {', '.join(FORMATS)}, or --out a name that ends so.",
         )
     runs, home = find_runs(arguments)
     path = out if out is not None else (home or Path()) / f"report.{ending}"
-    hint = "Choose another with --out."
     try:
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise OSError("it is a directory, or its directory does not exist")
@@ -65,5 +62,6 @@ def write_report(
         with atomic_write(path) as file:
             file.write(content.encode())
     except (OSError, ValueError) as error:  # ValueError: a null byte
-        raise UserError(f"the report {path} cannot be written: {error}", hint) from error
+        words = f"the report {path} cannot be written: {error}"
+        raise UserError(words, "Choose another with --out.") from error
     return path

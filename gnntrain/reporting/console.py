@@ -36,7 +36,7 @@ from gnntrain.reporting.text import (
     shown_path,
     sparkline,
 )
-from gnntrain.reporting.trials import SweepResults, Trial
+from gnntrain.reporting.trials import Spread, SweepResults, Trial
 from gnntrain.training.records import EpochRecord, FitResult, RunInfo, StepProgress, Summary
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ class Display:
                 self.bars.refresh()
         elif not self.is_live and self.bars.tasks and now - self._printed >= _QUIET_SECONDS:
             tasks = [
-                _GAP.join([task.description, task.fields["state"], "ETA "])
-                + str(self._time_left.render(task))
+                f"{task.description}{_GAP}{task.fields['state']}{_GAP}"
+                f"ETA {self._time_left.render(task)}"
                 for task in self.bars.tasks
             ]
             self.line(_GAP.join(filter(None, ("; ".join(tasks), self.bars.facts))))
@@ -153,8 +153,12 @@ class Display:
             named = [(title.strip(), text.strip()) for title, text in cells.items()]
             self.line(_GAP.join(f"{title} {text}" for title, text in named if text))
             return
-        if not self._widths:
-            self._widths = _widths_of(cells, self.width)
+        if not self._widths:  # the first columns that fit; the first cells are equally long
+            for title, text in cells.items():
+                width = max(len(title), _NARROWEST if self._widths else len(text))
+                if sum(self._widths.values()) + len(_GAP) * len(self._widths) + width > self.width:
+                    break
+                self._widths[title] = width
             self.line((_GAP.join(title.rjust(n) for title, n in self._widths.items()), "dim"))
         fitting = zip(cells.values(), self._widths.values(), strict=False)
         shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in fitting]
@@ -228,18 +232,12 @@ class Console(Display):
         self._task = self.bars.add_task(
             "", total=info.epochs, completed=info.first_epoch - 1, state=""
         )
-        sizes = [
-            f"{info.num_nodes:,} nodes",
-            f"{info.num_edges:,} edges",
-            counted_inputs(info.num_features, info.num_node_types, info.num_edge_types),
-            counted_outputs(info.num_classes, info.label_kind),
-        ]
-        training = [
-            counted(info.epochs, "epoch"),
-            f"{counted(info.steps_per_epoch, 'step')} an epoch",
-            f"{counted(info.global_batch_size, 'seed')} a step",
-            f"seed {info.seed}",
-        ]
+        inputs = counted_inputs(info.num_features, info.num_node_types, info.num_edge_types)
+        sizes = [f"{info.num_nodes:,} nodes", f"{info.num_edges:,} edges", inputs]
+        sizes += [counted_outputs(info.num_classes, info.label_kind)]
+        steps = f"{counted(info.steps_per_epoch, 'step')} an epoch"
+        seeds = f"{counted(info.global_batch_size, 'seed')} a step"
+        training = [counted(info.epochs, "epoch"), steps, seeds, f"seed {info.seed}"]
         # A warning says what the model does not read of edges. A published graph has no ids.
         read = [] if data is None else data.lines(besides=EDGES_ALONE)
         self.start(
@@ -330,12 +328,10 @@ class Console(Display):
                 for name in names
             ]
             self.table(["", *splits], cells)
-        times = [format_seconds(summary.seconds_total)]
-        if summary.seconds_per_epoch is not None:
-            times.append(f"{format_seconds(summary.seconds_per_epoch)} an epoch")
-        memory = [f"{format_bytes(summary.peak_rss_bytes)} peak"]
-        if summary.peak_gpu_bytes:
-            memory.append(f"{format_bytes(summary.peak_gpu_bytes)} on the GPU")
+        each = f"{format_seconds(summary.seconds_per_epoch)} an epoch"
+        gpu = f"{DOT}{format_bytes(summary.peak_gpu_bytes)} on the GPU" * bool(
+            summary.peak_gpu_bytes
+        )
         metric, run = summary.metric, shown_path(self._info.run_dir)
         values = [record.metric("val", metric) for record in self._result.records]
         constant = ", ".join(summary.extra.get("constant_outputs", ()))
@@ -350,8 +346,8 @@ class Console(Display):
                 (shown_metric(metric), _curve(known, format_metric, width)),
                 ("loss", _curve(summary.train_loss, format_loss, width)),
                 ("speed", DOT.join(_speeds(summary))),
-                ("time", DOT.join(times)),
-                ("memory", DOT.join(memory)),
+                ("time", f"{format_seconds(summary.seconds_total)}{DOT}{each}"),
+                ("memory", f"{format_bytes(summary.peak_rss_bytes)} peak{gpu}"),
                 ("run", run),
                 ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
             ]
@@ -373,9 +369,8 @@ class SweepConsole(Display):
         self._num_trials, self._ended, self._folder = num_trials, [*ended], folder
         self._best = SweepResults.of(self._ended).best
         self._tasks: dict[int, TaskID] = {}
-        self._infos: dict[int, RunInfo] = {}
+        self._epochs: dict[int, int] = {}
         self._values: dict[int, str] = {}  # the last ones on val
-        self._metric = ""
         self._whole = self.bars.add_task("", total=num_trials, state="")
         self._advance()
         self.start([*pairs, ("folder", folder)])
@@ -388,11 +383,11 @@ class SweepConsole(Display):
 
     def on_info(self, trial: Trial, info: RunInfo) -> None:
         """Take in the facts of a trial's run."""
-        self._infos[trial.number], self._metric = info, info.metric
+        self._epochs[trial.number] = info.epochs
 
     def on_step(self, trial: Trial, progress: StepProgress) -> None:
         """Take in a trial's step."""
-        epochs, value = self._infos[trial.number].epochs, self._values.get(trial.number, "")
+        epochs, value = self._epochs[trial.number], self._values.get(trial.number, "")
         self.bars.update(
             self._tasks[trial.number],
             completed=progress.epoch - 1 + progress.step / max(1, progress.num_steps),
@@ -403,8 +398,8 @@ class SweepConsole(Display):
 
     def on_epoch(self, trial: Trial, record: EpochRecord) -> None:
         """Take in a trial's epoch."""
-        value = record.metric("val", self._infos[trial.number].metric)
-        self._values[trial.number] = f"{_GAP}val {format_metric(value)}"
+        value = format_metric(record.metric("val", trial.metric or ""))
+        self._values[trial.number] = f"{_GAP}val {value}"
         self.on_step(trial, StepProgress(record.epoch, 1, 1, None, 0, 0, 0))
 
     def on_message(self, trial: Trial, text: str) -> None:
@@ -424,7 +419,7 @@ class SweepConsole(Display):
             (short if last.count(short) == 1 else key).rjust(10): short_number(value)
             for (key, value), short in zip(trial.values.items(), last, strict=True)
         }
-        is_best, name = trial is self._best, shown_metric(trial.metric or self._metric or "metric")
+        is_best, name = trial is self._best, shown_metric(trial.metric or "metric")
         cells = {
             "trial": f"{trial.number:{max(5, len(str(self._num_trials)))}}",
             f"val {name}".rjust(11): "* " * is_best + format_metric(trial.val),
@@ -434,8 +429,7 @@ class SweepConsole(Display):
             "epochs": "-" if trial.epochs is None else str(trial.epochs),
             "time": format_seconds(trial.seconds),
         }
-        style = "bold green" if is_best else "dim" if trial.status == "pruned" else ""
-        self.row(cells, style)
+        self.row(cells, "bold green" if is_best else "dim" * (trial.status == "pruned"))
         if trial.error:
             self.line(" " * _INDENT, (" ".join(trial.error.split()), "red"))
         self._advance()
@@ -447,7 +441,7 @@ class SweepConsole(Display):
         counts = [f"{results.count(name)} {name}" for name in statuses if results.count(name)]
         num_ended = sum(trial.has_ended for trial in results.trials)
         words = f"after {num_ended} of {counted(self._num_trials, 'trial')}"
-        self.end(status, ": ".join([words, *filter(None, [", ".join(counts)])]))
+        self.end(status, f"{words}: {', '.join(counts) or 'none ended'}")
         best, groups, name = results.best, results.groups, shown_metric(results.metric)
         has_splits = len({group.splits for group in groups if group.counted}) > 1
         if sum(len(group.runs) for group in groups) > 1:
@@ -475,10 +469,8 @@ class SweepConsole(Display):
         if has_splits:
             first = ", ".join(groups[0].splits)
             self.note(f"settings over other splits are not ranked against those over split {first}")
-        times = format_seconds(seconds)
-        trained = [trial.seconds for trial in results.trials if trial.seconds is not None]
-        if trained:
-            times += f"{DOT}{format_seconds(sum(trained) / len(trained))} a trial"
+        mean = Spread.of(trial.seconds or math.nan for trial in results.trials).mean
+        times = f"{format_seconds(seconds)}{DOT}{format_seconds(mean)} a trial"
         pairs = [("time", times), ("folder", self._folder)]
         if best is not None:
             val, test = f"val {name} {format_metric(best.val)}", f"test {format_metric(best.test)}"
@@ -506,20 +498,6 @@ def shown_overrides(overrides: Sequence[str]) -> str:
     """Overrides with their numbers in four digits."""
     pairs = (text.partition("=") for text in overrides)
     return " ".join(f"{key}{sign}{short_number(value)}" for key, sign, value in pairs)
-
-
-def _widths_of(cells: Cells, limit: int) -> dict[str, int]:
-    """The widths of the first columns of a table, as many as fit a line; from its first row.
-
-    The first cell of all rows is as long as in this one.
-    """
-    widths: dict[str, int] = {}
-    for title, text in cells.items():
-        width = max(len(title), _NARROWEST if widths else len(text))
-        if sum(widths.values()) + len(_GAP) * len(widths) + width > limit:
-            break
-        widths[title] = width
-    return widths
 
 
 def _speeds(of: StepProgress | Summary) -> list[str]:

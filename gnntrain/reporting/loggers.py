@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 from gnntrain.config.types import flattened
 from gnntrain.errors import RunError
-from gnntrain.reporting.rundir import RunDirectory, write_atomically
+from gnntrain.reporting.rundir import RunDirectory, explained, write_atomically
 from gnntrain.training.records import (
     EpochRecord,
     FitResult,
@@ -296,15 +296,13 @@ def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
     Raises:
         RunError: a file cannot be written.
     """
-    path = run.path / "metrics.jsonl"
-    try:
-        if records or path.is_file():
-            write_atomically(path, "".join(map(_json_line, records)))
-        path = run.path / "metrics.csv"
-        if path.is_file():
-            write_atomically(path, _to_csv([json_safe(record.flat()) for record in records]))
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+    lines, table = run.path / "metrics.jsonl", run.path / "metrics.csv"
+    with explained(lines, RunError):
+        if records or lines.is_file():
+            write_atomically(lines, "".join(map(_json_line, records)))
+    with explained(table, RunError):
+        if table.is_file():
+            write_atomically(table, _to_csv([json_safe(record.flat()) for record in records]))
 
 
 def reached(run: RunDirectory, metric: str) -> FitResult:

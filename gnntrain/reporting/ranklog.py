@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gnntrain.errors import RunError
+from gnntrain.reporting.rundir import explained
 
 _OURS = logging.getLogger("gnntrain")
 _WARNINGS = logging.getLogger("py.warnings")  # the logger of logging.captureWarnings
@@ -79,11 +80,9 @@ def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
         RunError: the file cannot be written.
     """
     path = run_dir / "logs" / f"rank_{rank}.log"
-    try:
+    with explained(path, RunError):
         path.parent.mkdir(parents=True, exist_ok=True)
         log = _RankLog(path, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
     log.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s rank {rank}: %(message)s"))
     return log.attach()
 

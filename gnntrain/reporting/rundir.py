@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.config.yaml_files import read_yaml
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import GnntrainError, RunError, UserError
 from gnntrain.paths import expanded, is_file, is_folder
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.reporting.text import shown_path
@@ -148,11 +148,6 @@ class RunDirectory:
         """Directory of ``last.pt`` and ``best.pt``."""
         return self.path / "checkpoints"
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether a checkpoint to go on from was written, damaged or not."""
-        return has_checkpoint(self.path)
-
     def best_checkpoint(self) -> Path:
         """The checkpoint of the best epoch.
 
@@ -255,12 +250,8 @@ class RunDirectory:
         return None
 
     def _write(self, name: str, text: str) -> None:
-        path = self.path / name
-        try:
-            write_atomically(path, text)
-        except OSError as error:
-            words = f"{path} cannot be written: {error.strerror or error}"
-            raise RunError(words, _PLACE_HINT) from error
+        with explained(self.path / name, RunError):
+            write_atomically(self.path / name, text)
 
 
 def _claimed(path: Path, config: str, besides: Sequence[str]) -> bool:
@@ -329,18 +320,13 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     if not isinstance(run, str | Path):  # a notebook's mistake
         hint = 'Give its directory, as in infer(summary["run"]).'
         raise UserError(f"a {type(run).__name__} is no run", hint)
-    if str(run) == LATEST:
-        # a file system may know no symbolic links
-        runs = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)
-        if not runs:
-            raise UserError(f"there is no run under {root.absolute()} yet", known_runs(run, root))
-        return runs[0]
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
+    if str(run) == LATEST:  # a file system may know no symbolic links
+        places = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)[:1]
+    if not places:
+        raise UserError(f"there is no run {str(run)!r}", known_runs(run, root))
     # A folder that is neither run nor sweep hides none; alone, its caller says what it lacks.
-    known = [path for path in places if is_run(path) or is_file(path / "sweep.json")]
-    if places:
-        return (known or places)[0]
-    raise UserError(f"there is no run {str(run)!r}", known_runs(run, root))
+    return next((one for one in places if is_run(one) or is_file(one / "sweep.json")), places[0])
 
 
 def known_runs(run: str | Path, root: Path = RUNS) -> str:
@@ -361,7 +347,7 @@ def is_run(folder: Path) -> bool:
 
 
 def has_checkpoint(folder: str | Path) -> bool:
-    """Whether the run in a directory can go on."""
+    """Whether a run has written a checkpoint to go on from, damaged or not."""
     return any(is_file(Path(folder, "checkpoints", name)) for name in ("last.pt", "last.prev.pt"))
 
 
@@ -431,27 +417,23 @@ def refuse_links(folder: Path) -> None:
 
 def occupied(path: Path) -> UserError:
     """The error for a run or a sweep in a folder that holds another."""
-    what, way_on = "is not empty", ""
-    if is_file(path / "config.yaml"):
-        what = "holds a run already"
-        way_on = " Its own command with run.if_exists=resume goes on with it."
-    elif any(is_file(path / name) for name in ("sweep.json", "multirun.yaml")):
-        what = "holds a sweep already"
+    kinds = {"config.yaml": "run", "sweep.json": "sweep", "multirun.yaml": "sweep"}
+    held = [f"holds a {kind} already" for name, kind in kinds.items() if is_file(path / name)]
     return UserError(
-        f"the folder {shown_path(path)} {what}; nothing was overwritten",
-        f"Choose another with run.name=NAME or run.dir=DIR, or remove it first.{way_on}",
+        f"the folder {shown_path(path)} {[*held, 'is not empty'][0]}; nothing was overwritten",
+        "Choose another with run.name=NAME or run.dir=DIR, or remove it first. A run goes on by "
+        "its own command with run.if_exists=resume.",
     )
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: Path, kind: type[GnntrainError] = UserError) -> Iterator[None]:
     """Turn an error of the file system into a sentence; a full disk is no mistake of the user."""
     try:
         yield
     except OSError as error:
-        kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
-        words = f"the run directory {path} cannot be written: {error.strerror or error}"
-        raise kind(words, _PLACE_HINT) from error
+        kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else kind
+        raise kind(f"{path} cannot be written: {error.strerror or error}", _PLACE_HINT) from error
 
 
 def _lines(overrides: Sequence[str]) -> str:

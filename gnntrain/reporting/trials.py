@@ -129,19 +129,13 @@ def rank(groups: Sequence[Group[_Run]]) -> list[Group[_Run]]:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """What the trials of a sweep say together.
+    """What the trials of a sweep say together."""
 
-    Attributes:
-        trials: All, by number.
-        groups: Those that completed or were pruned, by what they differ in besides seed and split:
-            the ones that can be ranked against each other, the best mean first, then the others.
-            Completed ones count.
-        repeated: The keys over which the groups' means are taken; none where no group has several.
-    """
-
-    trials: tuple[Trial, ...]
+    trials: tuple[Trial, ...]  # all, by number
+    # Trials that completed or were pruned, by what they differ in besides seed and split: groups
+    # that can be ranked against each other, the best mean first, then the others.
     groups: tuple[Group[Trial], ...]
-    repeated: tuple[str, ...]
+    repeated: tuple[str, ...]  # keys over which means are taken; none where no group has several
 
     @classmethod
     def of(cls, trials: Sequence[Trial]) -> SweepResults:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import errno
 import io
 import logging
 import os
@@ -29,7 +28,6 @@ _log = logging.getLogger("gnntrain")
 
 _CHUNK_NUMBERS = 1 << 20
 _FORMULA = r"\A([=+@-])"  # how a cell begins that a spreadsheet computes
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,7 @@ class Result:
 
     def chunks(self) -> Iterator[Tensor]:
         """The nodes in order, so many at a time that their rows take a few MiB."""
-        width = sum(max(1, len(column.titles)) for column in self.columns)
-        step = max(1, _CHUNK_NUMBERS // width)
+        step = max(1, _CHUNK_NUMBERS // sum(max(1, len(c.titles)) for c in self.columns))
         for start in range(0, self.num_rows, step):
             places = np.arange(start, min(start + step, self.num_rows))
             yield as_tensor(places if isinstance(self.nodes, int) else self.nodes[places])
@@ -90,16 +87,15 @@ def write_result(path: Path, result: Result) -> None:
     Memory stays at a chunk. A reader sees the whole file or none.
 
     Raises:
-        RunError: The disk is full.
+        RunError: It cannot be written.
     """
     try:
         with atomic_write(path) as file:
             _WRITERS[path.suffix.lower()](file, result)
     except OSError as error:
-        full = error.errno in _NO_SPACE
         raise RunError(
             f"{path} could not be written: {error.strerror or error}.",
-            "Free some space there, or give another place." if full else None,
+            "Free some space there, or give another place.",
         ) from error
 
 

@@ -39,16 +39,16 @@ _MULTIPLIER_2 = tl.constexpr(int(kernels.MULTIPLIER_2))
 _LOW_32 = tl.constexpr(int(kernels.LOW_32))
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # Triton is not typed
-def mix64(x: tl.tensor) -> tl.tensor:
+@triton.jit
+def mix64(x):
     """See `kernels.mix64`; uint64, like everything down to `bounded`."""
     x = (x ^ (x >> 30)) * _MULTIPLIER_1
     x = (x ^ (x >> 27)) * _MULTIPLIER_2
     return x ^ (x >> 31)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def node_key(keys: tl.tensor, hop: tl.tensor, node: tl.tensor) -> tl.tensor:
+@triton.jit
+def node_key(keys, hop, node):
     """See `kernels.node_key`; `keys` holds every hop's key in two halves, int32, the low one first.
 
     They lie in device memory, so that a recorded batch is drawn anew by writing others there.
@@ -58,14 +58,14 @@ def node_key(keys: tl.tensor, hop: tl.tensor, node: tl.tensor) -> tl.tensor:
     return mix64(((high << 32) | low) ^ (node.to(tl.uint64) * _GOLDEN))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def draw(stream: tl.tensor, index: tl.tensor) -> tl.tensor:
+@triton.jit
+def draw(stream, index):
     """See `kernels.draw`."""
     return mix64(stream + (index.to(tl.uint64) + 1) * _GOLDEN)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def bounded(value: tl.tensor, num_values: tl.tensor) -> tl.tensor:
+@triton.jit
+def bounded(value, num_values):
     """See `kernels.bounded`; int64 in and out."""
     r = num_values.to(tl.uint64)
     high = (value >> 32) * r
@@ -73,10 +73,8 @@ def bounded(value: tl.tensor, num_values: tl.tensor) -> tl.tensor:
     return ((high + low) >> 32).to(tl.int64)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def row_of(
-    edge: tl.tensor, offsets: tl.tensor, num_rows: tl.tensor, STEPS: tl.constexpr
-) -> tl.tensor:
+@triton.jit
+def row_of(edge, offsets, num_rows, STEPS: tl.constexpr):
     """The destination that takes each edge: the last row that starts at or before it.
 
     `STEPS` halvings must narrow `num_rows` rows down to one.
@@ -91,17 +89,8 @@ def row_of(
     return low
 
 
-@triton.jit(do_not_specialize=["num_seeds", "num_nodes", "bad_at"])  # type: ignore[untyped-decorator]
-def register_seeds(
-    seeds: tl.tensor,
-    num_seeds: tl.tensor,
-    num_nodes: tl.tensor,
-    nodes: tl.tensor,
-    local: tl.tensor,
-    sizes: tl.tensor,
-    bad_at: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
+@triton.jit(do_not_specialize=["num_seeds", "num_nodes", "bad_at"])
+def register_seeds(seeds, num_seeds, num_nodes, nodes, local, sizes, bad_at, BLOCK: tl.constexpr):
     """Number the seeds; a repeated one is known by its first place.
 
     In the place of seeds that are no nodes node 0 is sampled; `sizes[bad_at]` counts them.
@@ -118,18 +107,10 @@ def register_seeds(
         tl.store(sizes, num_seeds.to(tl.int64))
 
 
-@triton.jit(do_not_specialize=["hop", "num_dst", "fan_out"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["hop", "num_dst", "fan_out"])
 def count_edges(
-    indptr: tl.tensor,
-    nodes: tl.tensor,
-    sizes: tl.tensor,
-    hop: tl.tensor,
-    num_dst: tl.tensor,
-    fan_out: tl.tensor,
-    counts: tl.tensor,
-    REPLACE: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    indptr, nodes, sizes, hop, num_dst, fan_out, counts, REPLACE: tl.constexpr, BLOCK: tl.constexpr
+):
     """Write how many edges destination i takes to `counts[i + 1]`, and 0 to `counts[0]`."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_known = row < tl.load(sizes + hop)
@@ -143,19 +124,19 @@ def count_edges(
         tl.store(counts, 0)
 
 
-@triton.jit(do_not_specialize=["hop"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["hop"])
 def draw_by_row(
-    indptr: tl.tensor,
-    nodes: tl.tensor,
-    offsets: tl.tensor,
-    sizes: tl.tensor,
-    hop: tl.tensor,
-    keys: tl.tensor,
-    positions: tl.tensor,
+    indptr,
+    nodes,
+    offsets,
+    sizes,
+    hop,
+    keys,
+    positions,
     FAN_OUT: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
-) -> None:
+):
     """Distinct draws for small fan-outs: `ROWS` destinations a program, side by side.
 
     `WIDTH` is a power of two, at least `FAN_OUT`.
@@ -181,19 +162,19 @@ def draw_by_row(
     tl.store(positions + place, start[:, None] + taken, mask=is_edge)
 
 
-@triton.jit(do_not_specialize=["num_dst", "hop"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_dst", "hop"])
 def draw_by_edge(
-    indptr: tl.tensor,
-    nodes: tl.tensor,
-    offsets: tl.tensor,
-    num_dst: tl.tensor,
-    hop: tl.tensor,
-    keys: tl.tensor,
-    positions: tl.tensor,
+    indptr,
+    nodes,
+    offsets,
+    num_dst,
+    hop,
+    keys,
+    positions,
     TAKE_ALL: tl.constexpr,
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:
+):
     """All in-edges, or draws with replacement: edges do not depend on one another."""
     edge = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_edge = edge < tl.load(offsets + num_dst)
@@ -207,23 +188,23 @@ def draw_by_edge(
     tl.store(positions + edge, start + place, mask=is_edge)
 
 
-@triton.jit(do_not_specialize=["num_dst", "num_edges", "fan_out", "hop"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_dst", "num_edges", "fan_out", "hop"])
 def draw_with_twins(
-    indptr: tl.tensor,
-    nodes: tl.tensor,
-    offsets: tl.tensor,
-    num_dst: tl.tensor,
-    num_edges: tl.tensor,
-    fan_out: tl.tensor,
-    hop: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    twins: tl.tensor,
-    positions: tl.tensor,
-    fallbacks: tl.tensor,
+    indptr,
+    nodes,
+    offsets,
+    num_dst,
+    num_edges,
+    fan_out,
+    hop,
+    keys,
+    values,
+    twins,
+    positions,
+    fallbacks,
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:
+):
     """The first half of distinct draws for large fan-outs; `gpu.resolve_draws` is the other.
 
     Writes, int64 `[num_edges]`: `values`, equal for two edges where one destination drew the same
@@ -251,17 +232,8 @@ def draw_with_twins(
     tl.store(fallbacks + edge, start + fallback, mask=in_buffer)
 
 
-@triton.jit(do_not_specialize=["num_dst", "base"])  # type: ignore[untyped-decorator]
-def claim(
-    indices: tl.tensor,
-    positions: tl.tensor,
-    offsets: tl.tensor,
-    num_dst: tl.tensor,
-    base: tl.tensor,
-    sources: tl.tensor,
-    local: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
+@triton.jit(do_not_specialize=["num_dst", "base"])
+def claim(indices, positions, offsets, num_dst, base, sources, local, BLOCK: tl.constexpr):
     """Load every edge's source; mark those without a number with their first edge."""
     edge = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_edge = edge < tl.load(offsets + num_dst)
@@ -271,18 +243,8 @@ def claim(
     tl.atomic_min(local + source, base + edge, mask=is_edge, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["num_dst", "num_edges", "base"])  # type: ignore[untyped-decorator]
-def mark(
-    sources: tl.tensor,
-    local: tl.tensor,
-    offsets: tl.tensor,
-    num_dst: tl.tensor,
-    num_edges: tl.tensor,
-    base: tl.tensor,
-    codes: tl.tensor,
-    is_first: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
+@triton.jit(do_not_specialize=["num_dst", "num_edges", "base"])
+def mark(sources, local, offsets, num_dst, num_edges, base, codes, is_first, BLOCK: tl.constexpr):
     """Copy what `local` says of every edge's source, and whether the edge is the first from it."""
     edge = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_edge = edge < tl.load(offsets + num_dst)
@@ -292,23 +254,23 @@ def mark(
     tl.store(is_first + edge, (code == base + edge).to(tl.int32), mask=edge < num_edges)
 
 
-@triton.jit(do_not_specialize=["num_dst", "num_edges", "base", "hop", "num_hops"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_dst", "num_edges", "base", "hop", "num_hops"])
 def number(
-    sources: tl.tensor,
-    codes: tl.tensor,
-    ranks: tl.tensor,
-    offsets: tl.tensor,
-    num_dst: tl.tensor,
-    num_edges: tl.tensor,
-    base: tl.tensor,
-    hop: tl.tensor,
-    num_hops: tl.tensor,
-    sizes: tl.tensor,
-    nodes: tl.tensor,
-    local: tl.tensor,
-    indices: tl.tensor,
+    sources,
+    codes,
+    ranks,
+    offsets,
+    num_dst,
+    num_edges,
+    base,
+    hop,
+    num_hops,
+    sizes,
+    nodes,
+    local,
+    indices,
     BLOCK: tl.constexpr,
-) -> None:
+):
     """Write the local numbers of the sources to `indices`, append new nodes, write the sizes.
 
     `ranks` is the running sum of `is_first`.
@@ -335,14 +297,8 @@ def number(
         tl.store(sizes + num_hops + 2 + 2 * hop, tl.load(offsets + num_old))
 
 
-@triton.jit(do_not_specialize=["num_hops"])  # type: ignore[untyped-decorator]
-def forget(
-    nodes: tl.tensor,
-    sizes: tl.tensor,
-    num_hops: tl.tensor,
-    local: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
+@triton.jit(do_not_specialize=["num_hops"])
+def forget(nodes, sizes, num_hops, local, BLOCK: tl.constexpr):
     """Take the numbers of a batch's nodes out of `local`."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_known = row < tl.load(sizes + num_hops)

@@ -83,18 +83,17 @@ def _try_operator(
 
     errors = []
     for given in awkward_inputs(dtype):
-        example = OPERATORS[name].examples(given)[options]
-        moved: Any = example.map(lambda x: x.to(device) if isinstance(x, Tensor) else x)
-        kernel = moved
+        example: Any = OPERATORS[name].examples(given)[options]
+        kernel = moved = example.map(lambda x: x.to(device) if isinstance(x, Tensor) else x)
         if is_pinned:
             features = moved.features.map(pinned)
             parts = device_addresses(features.held, device)
             kernel = replace(moved, features=replace(features, parts=parts))
+        exact = example.map(in_float64)
         try:
-            found = compare(kernel.cuda, moved.reference, example.map(in_float64).reference)
+            errors.append(compare(kernel.cuda, moved.reference, exact.reference))
         except WrongResultError as wrong:
             raise WrongResultError(f"{wrong} ({given.name})") from wrong
-        errors.append(found)
     return max(errors)
 
 
@@ -128,17 +127,16 @@ def _try_sampler(
         return [sample.nodes[NODE], *(part for block in blocks for part in block.tensors.values())]
 
     for key in [SampleKey(1, 2, step) for step in (0, 0, 1)]:  # later draws find the first's traces
-        expected = tensors(cpu.sample(seeds, key))
         if is_padded:
-            found = tensors(gpu.sample_padded(nodes.to(device), gpu.hop_keys(key).to(device)))
-            # By 0, and `indptr` by destinations without edges.
-            for i, part in enumerate(expected):
-                value = int(part[-1]) if i % 3 == 1 else 0
-                expected[i] = F.pad(part, (0, len(found[i]) - len(part)), value=value)
+            drawn = gpu.sample_padded(nodes.to(device), gpu.hop_keys(key).to(device))
         else:
-            found = tensors(gpu.sample(seeds, key))
-        for one, other in zip(found, expected, strict=True):
-            if one.dtype != other.dtype or not torch.equal(one.cpu(), other):
+            drawn = gpu.sample(seeds, key)
+        pairs = zip(tensors(drawn), tensors(cpu.sample(seeds, key)), strict=True)
+        for i, (found, expected) in enumerate(pairs):
+            if is_padded:  # by 0, and `indptr` by destinations without edges
+                value = int(expected[-1]) if i % 3 == 1 else 0
+                expected = F.pad(expected, (0, len(found) - len(expected)), value=value)
+            if found.dtype != expected.dtype or not torch.equal(found.cpu(), expected):
                 raise WrongResultError("another draw than the CPU's")
     return 0.0
 

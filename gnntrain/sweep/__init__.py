@@ -39,20 +39,13 @@ _OWN_KEY = re.compile(r"[+~]*(sweep[.=]|run\.)")  # shown by themselves
 
 @dataclass(frozen=True)
 class HydraOptions:
-    """What Hydra's own keys ask of a sweep.
+    """What Hydra's own keys ask of a sweep."""
 
-    Attributes:
-        directory: `hydra.sweep.dir`, asked for after all checks: it may be the time; None:
-            `run.dir`, else a new folder by `run.name` or the time.
-        trial_name: Folder names of trials by `hydra.sweep.subdir`; None: number and values.
-        launcher: Makes what trains the trials of a folder; None: this machine's workers do.
-        overrides: Overrides of Hydra's keys to go on with: launcher and names.
-    """
-
+    # `hydra.sweep.dir`, asked for after all checks: it may be the time. Else by `run`'s keys.
     directory: Callable[[], Path] | None = None
-    trial_name: TrialName | None = None
-    launcher: Callable[[Path], JobLauncher] | None = None
-    overrides: Sequence[str] = ()
+    trial_name: TrialName | None = None  # by `hydra.sweep.subdir`; None: number and values
+    launcher: Callable[[Path], JobLauncher] | None = None  # of a folder; None: our workers train
+    overrides: Sequence[str] = ()  # of Hydra's keys to go on with: launcher and names
 
 
 def run_sweep(
@@ -62,7 +55,7 @@ def run_sweep(
     *,
     data: object = None,
 ) -> SweepResults:
-    """Train every trial of a sweep, each in its own run directory.
+    """Train every trial of a sweep, each in its own run directory, and return the results.
 
     Args:
         overrides: As typed; Hydra's own keys not among them.
@@ -70,13 +63,10 @@ def run_sweep(
         options: What Hydra's own keys ask for; None: nothing.
         data: See `TrialRequest`.
 
-    Returns:
-        The results; the sweep's folder holds the same.
-
     Raises:
         ConfigError: With every mistake of every trial; none was started.
         RunError: After the last trial, with those that failed.
-        KeyboardInterrupt: As by `TrialRunner.run`.
+        KeyboardInterrupt: The sweep was interrupted.
     """
     sources, options = sources or Sources(), options or HydraOptions()
     composer = Composer(sources, saved=data is not None)
@@ -87,8 +77,7 @@ def run_sweep(
     command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
     launcher = options.launcher(folder.path) if options.launcher else None
-    trials = _listed(plan, folder)
-    return _conduct(plan, slots, folder, composer, trials, launcher, data)
+    return _conduct(plan, slots, folder, composer, _listed(plan, folder), launcher, data)
 
 
 def sweep(config: Config, values: Mapping[str, object], *, data: object = None) -> SweepResults:
@@ -132,10 +121,8 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
 def resume_sweep(
     folder: SweepFolder, overrides: Sequence[str] = (), launcher: JobLauncher | None = None
 ) -> SweepResults:
-    """Go on with a sweep: trials that never began, were interrupted or failed.
-
-    Trials that were completed or pruned stay as they are, in a search those that failed too. A
-    trial goes on from its last checkpoint, where it has one.
+    """Go on with a sweep: trials that never began, were interrupted or failed (in a search those
+    count as tried), each from its last checkpoint.
 
     Args:
         folder: The sweep's.
@@ -228,15 +215,13 @@ def _conduct(
                 kept = {key: plain[key] for key in plain if key not in ("run", "sweep")}
                 folder.write_best(kept, best)
             view.on_finish(results, status, seconds)
-    if failed := [trial for trial in results.trials if trial.status == "failed"]:
+    failed = [f"{Path(t.run_dir).name}: {t.error}" for t in results.trials if t.status == "failed"]
+    if failed:
         again = f". `gnntrain resume {folder.shown}` tries them again." * (plan.search is None)
-        lines = [f"{len(failed)} of {len(results.trials)} trials failed"]
-        for trial in failed[:_MOST_FAILURES]:
-            lines.append(f"  {Path(trial.run_dir).name}: {trial.error}")
-        if len(failed) > _MOST_FAILURES:
-            lines.append(f"  and {len(failed) - _MOST_FAILURES} more")
         where = f"All results: {shown_path(folder.path / 'sweep.json')}{again}"
-        raise RunError("\n".join(lines), where)
+        lines = [f"{len(failed)} of {len(results.trials)} trials failed", *failed[:_MOST_FAILURES]]
+        lines += [f"and {len(failed) - _MOST_FAILURES} more"] * (len(failed) > _MOST_FAILURES)
+        raise RunError("\n  ".join(lines), where)
     return results
 
 
@@ -249,22 +234,16 @@ def graph_metric(config: Config, data: object) -> str:
 
 def _facts(plan: SweepPlan, queue: TrialQueue, jobs: int) -> list[tuple[str, str]]:
     """The facts at the sweep's start, each with its label."""
-    kind, space = "all combinations", {}
-    if plan.search is not None and plan.space is not None:
+    kind, searched = "all combinations", list[tuple[str, str]]()
+    if (search := plan.search) is not None and plan.space is not None:
         from gnntrain.sweep.search_space import described
 
-        search = plan.search
         kind = f"optuna ({search.sampler}, pruner {search.pruner}, seed {search.seed})"
-        space = {key: described(distribution) for key, distribution in plan.space.items()}
+        width = max(map(len, plan.space))
+        lines = [f"{key:{width}}  {described(values)}" for key, values in plan.space.items()]
+        searched = [*zip(["search", *[""] * len(lines)], lines, strict=False)]
     words = [counted(queue.num_trials, "trial"), kind, f"{jobs} at a time"]
     if queue.ended:
         words.insert(1, f"{len(queue.ended)} of them ended before")
-    width = max(map(len, space), default=0)
-    searched = [f"{key:{width}}  {values}" for key, values in space.items()]
     shared = shown_overrides([text for text in plan.fixed if not _OWN_KEY.match(text)])
-    labels = ["search", *[""] * len(searched)]
-    return [
-        ("sweep", DOT.join(words)),
-        ("all", shared),
-        *zip(labels, searched, strict=False),
-    ]
+    return [("sweep", DOT.join(words)), ("all", shared), *searched]

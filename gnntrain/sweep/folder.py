@@ -31,30 +31,19 @@ TrialName = Callable[[int, Sequence[str]], str]
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """What was typed to begin a sweep.
+    """What was typed to begin a sweep."""
 
-    Attributes:
-        overrides: The overrides of all trials, Hydra's own not among them.
-        sources: Where the YAML files are.
-        hydra: Overrides of Hydra's own keys to go on with: launcher and names.
-    """
-
-    overrides: Sequence[str]
+    overrides: Sequence[str]  # of all trials, Hydra's own not among them
     sources: Sources = field(default_factory=Sources)
-    hydra: Sequence[str] = ()
+    hydra: Sequence[str] = ()  # of Hydra's own keys to go on with: launcher and names
 
 
 @dataclass(frozen=True)
 class SweepFolder:
-    """The folder of one sweep.
+    """The folder of one sweep."""
 
-    Attributes:
-        path: Absolute.
-        trial_name: The user's own names of trials; None: number and varied overrides.
-    """
-
-    path: Path
-    trial_name: TrialName | None = None
+    path: Path  # absolute
+    trial_name: TrialName | None = None  # the user's own; None: number and varied overrides
 
     @classmethod
     def create(
@@ -72,17 +61,12 @@ class SweepFolder:
             path.mkdir(parents=True, exist_ok=True)
             (path / "sweep.json").touch(exist_ok=False)
             folder.write_command(command)
-        except FileExistsError as error:
-            raise UserError(
-                f"the folder {path} holds a sweep already, or is a file; nothing was overwritten",
-                f"Go on with that sweep by `gnntrain resume {folder.shown}`, or choose another "
-                "folder with run.dir=DIR.",
-            ) from error
         except OSError as error:
-            raise UserError(
-                f"the folder {path} cannot be written: {error.strerror or error}",
-                "Choose another with run.dir=DIR.",
-            ) from error
+            hint, why = "Choose another with run.dir=DIR", f"cannot be written: {error.strerror}"
+            if isinstance(error, FileExistsError):
+                why = "holds a sweep already, or is a file; nothing was overwritten"
+                hint += f", or go on with that sweep by `gnntrain resume {folder.shown}`"
+            raise UserError(f"the folder {path} {why}", f"{hint}.") from error
         return folder
 
     @classmethod
@@ -125,12 +109,9 @@ class SweepFolder:
         path = self.path / "command.yaml"
         try:
             raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-            path = raw.get("config_path")
-            sources = Sources(
-                [Path(folder) for folder in raw["config_dirs"]],
-                None if path is None else Path(path),
-                raw.get("config_name", "config"),
-            )
+            dirs, instead = map(Path, raw["config_dirs"]), raw.get("config_path")
+            instead = None if instead is None else Path(instead)
+            sources = Sources([*dirs], instead, raw.get("config_name", "config"))
             return SweepCommand(list(raw["overrides"]), sources, raw.get("hydra", []))
         except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
@@ -178,18 +159,15 @@ class SweepFolder:
 
     def write_summary(self, results: SweepResults, status: str, seconds: float) -> None:
         """Write the results: `summary.json`."""
-        best, groups = results.best, []
+        best, groups = results.best, list[dict[str, Any]]()
         for group in results.groups:
-            spreads = {split: group.spread(split) for split in ("val", "test")}
-            groups.append(
-                {
-                    "varied": list(group.varied),
-                    "trials": [trial.number for trial in group.counted],
-                    "pruned": [trial.number for trial in group.runs if trial not in group.counted],
-                    "splits": list(group.splits),
-                    **{k: None if one.mean is None else asdict(one) for k, one in spreads.items()},
-                }
-            )
+            numbers = [trial.number for trial in group.counted]
+            pruned = [trial.number for trial in group.runs if trial not in group.counted]
+            about = {"varied": [*group.varied], "trials": numbers, "pruned": pruned}
+            groups.append({**about, "splits": [*group.splits]})
+            for split in ("val", "test"):
+                spread = group.spread(split)
+                groups[-1][split] = None if spread.mean is None else asdict(spread)
         content = {
             "status": status,
             "metric": results.metric,

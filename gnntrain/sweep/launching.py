@@ -16,27 +16,21 @@ from hydra.plugins.launcher import Launcher
 from gnntrain.app.hydra_main import TrainTask
 from gnntrain.errors import Interrupted
 from gnntrain.limits import available_cores
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import has_checkpoint
 from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.workers import Outcome, left_behind, outcome_of
 
 
 @dataclass(frozen=True)
 class TrialJob:
-    """The function that a launcher calls for each trial, in another process or on another machine.
-
-    A cluster that stops a job and starts it again finds the checkpoint.
-
-    Attributes:
-        train: Trains a new run by Hydra's configuration of the job.
-        log: Where its output goes, where jobs share the terminal; None: where the launcher puts it.
-    """
+    """What a launcher calls for each trial, in another process or on another machine."""
 
     train: TrainTask
-    log: Path | None
+    log: Path | None  # where its output goes, where jobs share the terminal
 
     def __call__(self, cfg: Any) -> Outcome:
-        """Train a trial, from its last checkpoint where it has one.
+        """Train a trial, from its last checkpoint where it has one, as where a cluster has stopped
+        the job.
 
         Raises:
             Interrupted: The job was interrupted, and so is the sweep.
@@ -53,7 +47,7 @@ class TrialJob:
         return outcome
 
     def _train(self, cfg: Any, run_dir: str) -> Outcome:
-        if RunDirectory(Path(run_dir)).has_checkpoint:
+        if has_checkpoint(run_dir):
             from gnntrain.run import resume
 
             return resume(run_dir)
@@ -64,17 +58,11 @@ class TrialJob:
 
 @dataclass(frozen=True)
 class JobLauncher:
-    """A launcher, and how a sweep uses it.
+    """A launcher, and how a sweep uses it."""
 
-    Attributes:
-        launcher: Its task is a `TrialJob`.
-        num_jobs: Jobs that it runs at the same time, -1 for one a core; None: unknown.
-        hydra_overrides: From a trial's overrides to Hydra's syntax.
-    """
-
-    launcher: Launcher
-    num_jobs: int | None
-    hydra_overrides: Callable[[Sequence[str]], Sequence[str]]
+    launcher: Launcher  # of `TrialJob`s
+    num_jobs: int | None  # that it runs at the same time, -1 for one a core; None: unknown
+    hydra_overrides: Callable[[Sequence[str]], Sequence[str]]  # a trial's, in Hydra's syntax
 
     def jobs_at_a_time(self, plan: SweepPlan) -> int:
         """How many trials are trained at the same time; those of a batch where that is unknown."""
@@ -82,11 +70,8 @@ class JobLauncher:
         return min(most or plan.num_trials, self.batch_size(plan))
 
     def batch_size(self, plan: SweepPlan) -> int:
-        """How many trials are launched together.
-
-        All trials of a grid: the launcher queues them. Of a search as few as keep the launcher
-        busy, since their results say what is drawn next.
-        """
+        """How many trials are launched together: a grid's all, since the launcher queues them; of a
+        search as few as keep it busy, since their results say what is drawn next."""
         if plan.search is None:
             return plan.num_trials
         jobs = plan.config.sweep.jobs

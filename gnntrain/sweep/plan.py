@@ -20,8 +20,8 @@ from hydra.core.override_parser.types import (
     Sweep,
 )
 
-from gnntrain.app import Composer, parse_overrides, sides_of
-from gnntrain.app.overrides import is_config_file, is_hydras
+from gnntrain.app import Composer
+from gnntrain.app.overrides import is_config_file, is_hydras, parse_overrides, sides_of
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
 from gnntrain.reporting.rundir import LATEST, find_run
 

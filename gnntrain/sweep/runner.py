@@ -20,7 +20,7 @@ from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
 from gnntrain.paths import is_file
 from gnntrain.reporting.console import SweepConsole
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import has_checkpoint
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.slots import Slots
@@ -147,7 +147,7 @@ class TrialRunner:
         """The next trial, begun, and its configuration; None: it goes on from a checkpoint."""
         while (trial := self._queue.next()) is not None:
             config = None
-            if not RunDirectory(Path(trial.run_dir)).has_checkpoint:
+            if not has_checkpoint(trial.run_dir):
                 try:
                     config = self._composer.compose(trial.overrides).config
                 except ConfigError as error:  # the values do not go together

@@ -12,7 +12,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from gnntrain.app import sides_of
+from gnntrain.app.overrides import sides_of
 from gnntrain.config import Config, Problem, takes_integers
 from gnntrain.sweep.plan import SweepOverrides, swept_values
 

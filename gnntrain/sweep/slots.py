@@ -13,19 +13,12 @@ from gnntrain.limits import available_cores
 
 @dataclass(frozen=True)
 class Slots:
-    """Places for trials that are trained at the same time.
+    """Places for trials that are trained at the same time."""
 
-    Attributes:
-        devices: The GPUs of each, as `variable` has them; None: whatever there is.
-        num_gpus: GPUs of each; None: as the trial asks.
-        threads: Compute threads a rank; None: as the trial asks.
-        variable: The environment variable that names the GPUs which a process sees.
-    """
-
-    devices: Sequence[str | None]
-    num_gpus: int | None = None
-    threads: int | None = None
-    variable: str = "CUDA_VISIBLE_DEVICES"
+    devices: Sequence[str | None]  # the GPUs of each, as `variable` has them; None: all there are
+    num_gpus: int | None = None  # of each; None: as the trial asks
+    threads: int | None = None  # compute threads a rank; None: as the trial asks
+    variable: str = "CUDA_VISIBLE_DEVICES"  # which names the GPUs that a process sees
 
     @property
     def environments(self) -> list[dict[str, str] | None]:

@@ -186,7 +186,7 @@ class LayerwiseEvaluator(Evaluator):
     def _by_layer(
         self, model: HeteroGNN, layers: Sequence[Layer], jumping: _Jumping | None, embed: bool
     ) -> tuple[Tensor, Rows | None]:
-        inputs = {t: self._start(model, t) for t in model.node_types_after(-1)}
+        inputs = {t: self._start(model, t) for t in model.num_inputs}
         for layer in layers:
             layer.inputs, outputs = inputs, {}
             # Of one type, the next layer writes to the matrix that this one reads: no new memory.
@@ -219,7 +219,7 @@ class LayerwiseEvaluator(Evaluator):
             rows = self.access.learnt(node_type, LazyFeatures(weight))
         else:
             rows = self.access.features[node_type]
-        if not model.is_projected(node_type):
+        if node_type not in model.projections:
             return rows
         name, hidden = f"h1/{node_type}", model.hidden_channels
         matrix = self._matrix(node_type, name, hidden)
@@ -275,7 +275,7 @@ class LayerwiseEvaluator(Evaluator):
         edges = [edge for t in layer.node_types for edge in self.access.schema.into(t)]
         is_constant = isinstance(layer.conv, LinearConv) and layer.conv.is_linear
         for t in {edge[0] for edge in edges}:
-            is_constant = is_constant and not (t in model.tables or model.is_projected(t))
+            is_constant = is_constant and not (t in model.tables or t in model.projections)
         size = sum(4 * num_nodes[edge[2]] * model.num_inputs[edge[0]] for edge in edges)
         return is_constant and size <= MOST_KEPT and not is_gpu(self._context.device)
 
@@ -413,8 +413,7 @@ class LayerwiseEvaluator(Evaluator):
         def size(key: SourceKey, width: int) -> int:
             return 4 * len(self.access.nodes[_node_type(key)]) * width
 
-        projected = filter(model.is_projected, model.node_types_after(-1))
-        most, before = 0, sum(size(t, model.hidden_channels) for t in projected)
+        most, before = 0, sum(size(t, model.hidden_channels) for t, _ in model.projections.items())
         for layer in layers:
             sources = {key: size(key, width) for key, width in layer.sources.items()}
             # Rows of an edge type's own are held for one pass, those of a node type for the layer.
@@ -441,11 +440,10 @@ def layers_of(model: HeteroGNN, device: torch.device) -> list[Layer]:
     block = Block(torch.zeros(1, dtype=torch.int64, device=device), none, num_src=0)
     hidden, layers = model.hidden_channels, list[Layer]()
     widths = {
-        t: hidden if model.is_projected(t) else model.num_inputs[t]
-        for t in model.node_types_after(-1)
+        t: hidden if t in model.projections else width for t, width in model.num_inputs.items()
     }
     for i in range(model.num_layers):
-        conv, node_types = model.conv(i), model.node_types_after(i)
+        conv, node_types = model.conv(i), model.computed[i]
         after = model.out_channels if i == model.num_layers - 1 else hidden
         layer = Layer(model, i, conv, node_types, after, max(after, hidden))
         inputs = {t: torch.empty(0, width, device=device) for t, width in widths.items()}

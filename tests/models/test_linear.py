@@ -14,8 +14,8 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.models.aggregate import LinearSum, LinearTerm, linear_sums
 from gnntrain.models.dropout import Dropout
-from gnntrain.models.linear import LinearSum, LinearTerm, linear_sums
 from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration, registered
 from tests.models.blocks import full_block, rough_graph, seed_blocks
@@ -42,8 +42,10 @@ class Layer(NamedTuple):
     bias: Tensor
 
     def __call__(self, x: Tensor | LazyFeatures, dropout: float | None) -> Tensor:
-        term = LinearTerm(0, self.block, self.total, self.weight)
-        part = LinearSum([term], 0, self.block.num_dst, self.root_weight, self.bias)
+        terms = [LinearTerm(0, self.weight, block=self.block, total=self.total)]
+        if self.root_weight is not None:
+            terms.insert(0, LinearTerm(0, self.root_weight))
+        part = LinearSum(terms, self.block.num_dst, self.bias)
         return linear_sums([x], [part], dropout)[0]
 
     @property
@@ -259,7 +261,8 @@ def layers(draw: st.DrawFn) -> tuple[list[Tensor], list[LinearSum]]:
 
     parts = []
     for own in range(draw(st.integers(1, 2))):
-        num_dst, terms = draw(st.integers(0, sizes[own])), []
+        num_dst = draw(st.integers(0, sizes[own]))
+        terms = [LinearTerm(own, weight(OUT, WIDTHS[own]))]
         for source in draw(st.lists(st.sampled_from([0, 1]), max_size=3)):
             degrees = torch.tensor([0, *(draw(st.integers(0, 3)) for _ in range(num_dst))])
             indptr = degrees.cumsum(0)
@@ -267,15 +270,17 @@ def layers(draw: st.DrawFn) -> tuple[list[Tensor], list[LinearSum]]:
             block = Block(indptr, indices, sizes[source])
             scale = block.edges.shares(torch.float64) if draw(st.booleans()) else None
             total = Sum(*block.edges, scale=scale)
-            terms.append(LinearTerm(source, block, total, weight(OUT, WIDTHS[source])))
-        parts.append(LinearSum(terms, own, num_dst, weight(OUT, WIDTHS[own]), weight(OUT)))
+            of_edges = weight(OUT, WIDTHS[source])
+            terms.append(LinearTerm(source, of_edges, block=block, total=total))
+        parts.append(LinearSum(terms, num_dst, weight(OUT)))
     return rows, parts
 
 
 def slow(rows: list[Tensor], part: LinearSum) -> Tensor:
-    assert part.root_weight is not None
-    out = rows[part.own][: part.num_dst] @ part.root_weight.t() + part.bias
-    for term in part.terms:
+    own, *terms = part.terms
+    out = rows[own.source][: part.num_dst] @ own.weight.t() + part.bias
+    for term in terms:
+        assert term.block is not None
         out = out + slow_aggregate(rows[term.source], term.block, term.total) @ term.weight.t()
     return out
 
@@ -286,11 +291,11 @@ def test_sums_over_relations_are_those_of_separate_products(
     layer: tuple[list[Tensor], list[LinearSum]], in_place: bool
 ) -> None:
     rows, parts = layer
-    used = {i for part in parts for i in (part.own, *(term.source for term in part.terms))}
+    used = {term.source for part in parts for term in part.terms}
     leaves = [r.clone().requires_grad_(i in used) for i, r in enumerate(rows)]
     expected = [slow(leaves, part) for part in parts]
     factors = [torch.randn_like(out) for out in expected]
-    weights = [weight for part in parts for weight in part.parameters if weight is not None]
+    weights = [weight for part in parts for weight in part.parameters]
     inputs = [*weights, *(leaf for leaf in leaves if leaf.requires_grad)]
     wanted = torch.autograd.grad(expected, inputs, factors, allow_unused=True)
 

@@ -38,12 +38,6 @@ def test_runs_that_differ_in_seed_alone_are_one_setting(make: Any) -> None:
     assert differences(runs) == ["trainer.lr", "trainer.seed"]
 
 
-def test_where_a_run_is_kept_makes_no_other_setting(make: Any) -> None:
-    runs = [make("a", 0.5, log_every=1), make("b", 0.5, log_every=2, max_restarts=1)]
-    assert differences(runs) == []
-    assert len(groups_of(runs)) == 1
-
-
 def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
     failed = {"status": "failed", "error": "out of memory"}
     runs = [make("a", 0.5, seed=0), make("b", 0.1, failed, seed=1)]

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from PIL import Image
 
 from gnntrain.cli import main
@@ -131,14 +130,6 @@ def test_a_failed_run_tells_its_error_and_shows_what_is_there(tmp_path: Path) ->
     assert "The loss is nan." in text
     assert "training loss of 2 epochs is not a finite number" in text
     assert "No epoch was evaluated" in text
-
-
-def test_fan_outs_by_edge_type_are_shown_as_they_are_written(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", records_of(0.5), {})
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["sampler"]["fan_outs"] = {"default": [10, 5], "author/writes/paper": [20, 5]}
-    (run / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    assert "fan-outs {default:[10,5],author/writes/paper:[20,5]}," in text_of(write_report([run]))
 
 
 @pytest.mark.parametrize("task", ["binary", "multilabel"])

@@ -9,8 +9,9 @@ import logging
 import math
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -66,13 +67,6 @@ def test_csv_widens_for_a_column_that_comes_later(run: RunDirectory) -> None:
     assert not list(run.path.glob("*.draft"))
 
 
-def test_the_files_go_on_where_an_earlier_run_stopped(run: RunDirectory) -> None:
-    for epoch in (1, 2):
-        play(build_loggers({"csv": {}}, run, CONFIG), record(epoch, gpu_memory_bytes=5))
-    assert [row["epoch"] for row in csv_rows(run)] == ["1", "2"]
-    assert [row["epoch"] for row in json_lines(run)] == [1, 2]
-
-
 def tensorboard_events(run: RunDirectory) -> Any:
     accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(run.path / "tensorboard"))
@@ -107,122 +101,64 @@ def test_tensorboard_hides_what_was_told_after_the_checkpoint(run: RunDirectory)
     assert tensorboard_losses(run) == [(1, 1.9375), (2, 1.5)]
 
 
-class FakeWandbRun:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
-        self.id: str = options.get("id", "new-id")
-        self.logged: list[tuple[int, dict[str, Any]]] = []
-        self.summary: dict[str, Any] = {}
-        self.exit_code: int | None = None
-
-    def log(self, row: dict[str, Any], step: int) -> None:
-        self.logged.append((step, row))
-
-    def finish(self, exit_code: int) -> None:
-        self.exit_code = exit_code
-
-
 @pytest.fixture
-def wandb_runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeWandbRun]:
-    runs: list[FakeWandbRun] = []
-
-    def init(**options: Any) -> FakeWandbRun:
-        runs.append(FakeWandbRun(options))
-        return runs[-1]
-
-    module: Any = ModuleType("wandb")
-    module.init = init
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    return runs
+def services(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Packages of W&B and MLflow that note what they are asked for."""
+    found = SimpleNamespace(wandb=MagicMock(), mlflow=MagicMock())
+    found.wandb.init.return_value.id = "its-id"
+    found.mlflow.start_run.return_value.info.run_id = "its-id"
+    for name, package in vars(found).items():
+        monkeypatch.setitem(sys.modules, name, package)
+    return found
 
 
 def test_wandb_gets_configuration_epochs_and_end(
-    run: RunDirectory, wandb_runs: list[FakeWandbRun]
+    run: RunDirectory, services: SimpleNamespace
 ) -> None:
     options = {"wandb": {"project": "graphs", "mode": "offline"}}
     play(build_loggers(options, run, CONFIG), record(1))
-    (started,) = wandb_runs
-    assert started.options["project"] == "graphs"
-    assert started.options["mode"] == "offline"
-    assert started.options["name"] == run.name
-    assert started.options["config"]["model"]["name"] == "sage"
-    assert started.options["config"]["run_info"]["num_parameters"] == INFO.num_parameters
-    assert started.logged[0][0] == 1
-    assert started.logged[0][1]["val/accuracy"] == 0.5
-    assert started.summary["best/test/accuracy"] == 0.69
-    assert started.exit_code == 0
+    asked, started = services.wandb.init.call_args.kwargs, services.wandb.init.return_value
+    assert (asked["project"], asked["mode"], asked["name"]) == ("graphs", "offline", run.name)
+    assert asked["config"]["model"]["name"] == "sage"
+    assert asked["config"]["run_info"]["num_parameters"] == INFO.num_parameters
+    ((row,), step) = started.log.call_args
+    assert (step["step"], row["val/accuracy"]) == (1, 0.5)
+    assert started.summary.update.call_args.args[0]["best/test/accuracy"] == 0.69
+    assert started.finish.call_args.kwargs == {"exit_code": 0}
 
 
-class FakeMlflow(ModuleType):
-    def __init__(self) -> None:
-        super().__init__("mlflow")
-        self.calls: list[tuple[str, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-
-        def called(*values: Any, **options: Any) -> SimpleNamespace:
-            self.calls.append((name, (*values, options)))
-            return SimpleNamespace(info=SimpleNamespace(run_id=options.get("run_id", "new-id")))
-
-        return called
-
-    def calls_of(self, name: str) -> list[Any]:
-        return [arguments for called, arguments in self.calls if called == name]
-
-
-@pytest.fixture
-def mlflow(monkeypatch: pytest.MonkeyPatch) -> FakeMlflow:
-    module = FakeMlflow()
-    monkeypatch.setitem(sys.modules, "mlflow", module)
-    return module
-
-
-def test_mlflow_gets_configuration_epochs_and_end(run: RunDirectory, mlflow: FakeMlflow) -> None:
+def test_mlflow_gets_configuration_epochs_and_end(
+    run: RunDirectory, services: SimpleNamespace
+) -> None:
     options = {"mlflow": {"tracking_uri": "file:somewhere", "experiment": "graphs"}}
-    metrics = {"val": {"accuracy": 0.5, "precision@100": 0.25}}
-    play(build_loggers(options, run, CONFIG), record(1, metrics=metrics))
-    assert mlflow.calls_of("set_tracking_uri") == [("file:somewhere", {})]
-    assert mlflow.calls_of("set_experiment") == [("graphs", {})]
-    parameters = mlflow.calls_of("log_params")[0][0]
+    metrics, mlflow = {"val": {"accuracy": 0.5, "precision@100": 0.25}}, services.mlflow
+    config = {**CONFIG, "many": {f"key{number}": number for number in range(250)}}
+    play(build_loggers(options, run, config), record(1, metrics=metrics))
+    mlflow.set_tracking_uri.assert_called_once_with("file:somewhere")
+    mlflow.set_experiment.assert_called_once_with("graphs")
+    portions = [call.args[0] for call in mlflow.log_params.call_args_list]
+    assert max(map(len, portions)) <= 100
+    parameters = {name: value for portion in portions for name, value in portion.items()}
     assert parameters["model.hidden_channels"] == 16
     assert parameters["run_info.num_nodes"] == INFO.num_nodes
-    row, step = mlflow.calls_of("log_metrics")[0]
-    assert step == {"step": 1}
-    assert row["train/loss"] == 1.9375
+    assert parameters["many.key249"] == 249
+    ((row,), step) = mlflow.log_metrics.call_args_list[0]
+    assert (step, row["train/loss"]) == ({"step": 1}, 1.9375)
     assert row["val/precision_at_100"] == 0.25
-    assert mlflow.calls_of("end_run") == [({"status": "FINISHED"},)]
+    mlflow.end_run.assert_called_once_with(status="FINISHED")
 
 
-def test_mlflow_gets_parameters_in_portions_it_accepts(
-    run: RunDirectory, mlflow: FakeMlflow
-) -> None:
-    config = {"many": {f"key{number}": number for number in range(250)}}
-    play(build_loggers({"mlflow": {}}, run, config))
-    portions = [arguments[0] for arguments in mlflow.calls_of("log_params")]
-    assert max(map(len, portions)) <= 100
-    assert {f"many.{key}" for key in config["many"]} <= set().union(*portions)
-
-
-def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(
-    run: RunDirectory, mlflow: FakeMlflow, wandb_runs: list[FakeWandbRun]
+def test_a_resumed_run_goes_on_in_the_same_run_of_a_service(
+    run: RunDirectory, services: SimpleNamespace
 ) -> None:
     for number in (1, 2):
         play(build_loggers({"mlflow": {}, "wandb": {}}, run, CONFIG), record(number))
-    assert mlflow.calls_of("start_run") == [({"run_name": run.name},), ({"run_id": "new-id"},)]
-    assert [step for _, step in mlflow.calls_of("log_metrics") if step] == [
-        {"step": 1},
-        {"step": 2},
-    ]
+    started = [call.kwargs for call in services.mlflow.start_run.call_args_list]
+    assert started == [{"run_name": run.name}, {"run_id": "its-id"}]
     # MLflow refuses another value for a parameter that a run has, such as the number of ranks.
-    names = [name for row, _ in mlflow.calls_of("log_params") for name in row]
-    assert len(names) == len(set(names))
-    assert [one.options.get("id") for one in wandb_runs] == [None, "new-id"]
-    assert json.loads((run.path / "trackers.json").read_text()) == {
-        "mlflow": "new-id",
-        "wandb": "new-id",
-    }
+    assert services.mlflow.log_params.call_count == 1
+    asked = [call.kwargs.get("id") for call in services.wandb.init.call_args_list]
+    assert asked == [None, "its-id"]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])

@@ -34,23 +34,18 @@ def test_a_rank_has_a_file_with_time_level_and_rank(tmp_path: Path) -> None:
     assert lines[1].endswith("WARNING rank 3: slow")
 
 
-def test_a_python_warning_goes_to_the_file(
+def test_a_python_warning_goes_to_the_file_until_it_is_closed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    before = warnings.showwarning
     with closing(open_rank_log(tmp_path, 0)):
         warnings.warn("mind the gap", stacklevel=1)
-    assert "UserWarning: mind the gap" in (tmp_path / "logs" / "rank_0.log").read_text()
-    assert "mind the gap" not in capsys.readouterr().err
-
-
-def test_a_closed_log_takes_nothing_more_and_warnings_are_as_before(tmp_path: Path) -> None:
-    before = warnings.showwarning
-    handler = open_rank_log(tmp_path, 0)
-    assert warnings.showwarning is not before
-    handler.close()
-    assert warnings.showwarning is before
     LOG.error("late")
-    assert (tmp_path / "logs" / "rank_0.log").read_text() == ""
+    text = (tmp_path / "logs" / "rank_0.log").read_text()
+    assert "UserWarning: mind the gap" in text
+    assert "late" not in text
+    assert "mind the gap" not in capsys.readouterr().err
+    assert warnings.showwarning is before
 
 
 def test_warnings_reach_the_watcher_as_one_line_each() -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import errno
 import json
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,16 @@ import pytest
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting import rundir
-from gnntrain.reporting.rundir import RunDirectory, RunPlace, is_run, planned_run
+from gnntrain.reporting.rundir import (
+    RunDirectory,
+    RunPlace,
+    find_run,
+    has_checkpoint,
+    is_run,
+    planned_run,
+    run_directories,
+)
+from tests.report.samples import write_run
 
 CONFIG = {"model": {"name": "sage"}, "sampler": {"fan_outs": [25, 10]}, "trainer": {"lr": 1e-5}}
 
@@ -34,22 +41,11 @@ def create(
 
 def test_a_new_run_says_what_was_asked_and_on_what_it_runs() -> None:
     run = create()
-    assert run.config() == {
-        "model": {"name": "sage"},
-        "sampler": {"fan_outs": [25, 10]},
-        "trainer": {"lr": 1e-5},
-    }
+    assert run.config() == CONFIG
     assert (run.path / "overrides.txt").read_text() == "dataset=cora\nmodel=sage\n"
     assert json.loads((run.path / "env.json").read_text())["seed"] == 7
     assert run.checkpoints.is_dir()
     assert (run.path / "logs").is_dir()
-
-
-def test_a_run_goes_where_run_dir_says_or_else_under_runs(tmp_path: Path) -> None:
-    assert create(directory=tmp_path / "a" / "b", name="x").path == tmp_path / "a" / "b"
-    assert create(name="first").path == tmp_path / "runs" / "first"
-    assert create().path.parent == tmp_path / "runs"
-    assert create().name.startswith("cora-sage-20")
 
 
 @pytest.mark.parametrize("name", ["../up", "n\nl", "x" * 300])
@@ -60,34 +56,27 @@ def test_a_name_of_a_data_set_leads_nowhere_else(name: str, tmp_path: Path) -> N
     assert len(run.name) < 130
 
 
-def test_runs_that_start_at_once_get_a_directory_each() -> None:
-    paths: list[Path] = []
-    threads = [threading.Thread(target=lambda: paths.append(create().path)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(paths)) == 8
-    assert all((path / "config.yaml").is_file() for path in paths)
-
-
-def test_of_two_runs_on_one_empty_directory_one_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("directory", [None, "out"])
+def test_of_runs_that_start_at_once_on_a_directory_one_gets_it(
+    directory: str | None, tmp_path: Path
+) -> None:
     (tmp_path / "out").mkdir()
-    outcomes: list[str] = []
+    outcomes: list[Path | None] = []
 
     def start() -> None:
         try:
-            create(directory="out")
-            outcomes.append("made")
+            outcomes.append(create(directory=directory).path)
         except UserError:
-            outcomes.append("refused")
+            outcomes.append(None)
 
-    threads = [threading.Thread(target=start) for _ in range(4)]
+    threads = [threading.Thread(target=start) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(outcomes) == ["made", "refused", "refused", "refused"]
+    made = [path for path in outcomes if path is not None]
+    assert len({*made}) == len(made) == (1 if directory else 6)
+    assert all((path / "config.yaml").is_file() for path in made)
 
 
 def test_an_empty_directory_is_taken_and_any_other_left_as_it_is(tmp_path: Path) -> None:
@@ -115,7 +104,7 @@ def test_a_run_that_is_killed_while_its_directory_is_made_can_begin_anew(
         with pytest.raises(KeyboardInterrupt):
             create(directory="out")
     if is_run(tmp_path / "out"):
-        assert not RunDirectory.open("out").has_checkpoint
+        assert not has_checkpoint("out")
         assert RunDirectory.open("out").checkpoints.is_dir()
     else:
         create(directory="out")
@@ -125,13 +114,6 @@ def test_a_run_that_is_killed_while_its_directory_is_made_can_begin_anew(
 def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"run\.name"):
         create(name=name)
-
-
-def fail_with(code: int) -> Any:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return fail
 
 
 def test_a_place_that_cannot_be_written_is_a_users_error(tmp_path: Path) -> None:
@@ -165,13 +147,6 @@ def test_latest_is_the_newest_run(tmp_path: Path) -> None:
     two = create(name="two")
     assert RunDirectory.open("latest").path == two.path
     assert (tmp_path / "runs" / "latest").readlink() == Path("two")
-
-
-def test_latest_works_on_a_file_system_without_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "symlink_to", fail_with(errno.EPERM))
-    old, new = create(name="old"), create(name="new")
-    os.utime(old.path / "config.yaml", (1, 1))
-    assert RunDirectory.open("latest").path == new.path
 
 
 def test_a_run_is_found_by_path_and_by_name() -> None:
@@ -213,3 +188,30 @@ def test_a_file_that_is_no_plain_data_is_a_users_error(text: str) -> None:
     with pytest.raises(UserError, match=r"store\.json cannot be read"):
         run.store_record()
     assert run.summary() is None
+
+
+def test_the_runs_of_a_folder_are_those_up_to_four_levels_below(tmp_path: Path) -> None:
+    folder = tmp_path / "multirun"
+    names = ["10", "9", "b/0", "c/2026-11-22/10-00-00", "d/1/2/3", "e/1/2/3/4", ".hydra"]
+    for name in names:
+        write_run(folder / name)
+    write_run(folder / "9" / "checkpoints" / "inner")  # inside of a run
+    (folder / "latest").symlink_to(folder / "9")
+    found = [str(path.relative_to(folder)) for path in run_directories(folder)]
+    assert found == ["9", "10", "b/0", "c/2026-11-22/10-00-00", "d/1/2/3"]
+
+
+def test_a_folder_that_is_no_run_hides_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path / "runs" / "plug")
+    here = tmp_path / "plug"
+    here.mkdir()
+    assert find_run("plug", Path("runs")).resolve() == run
+    assert find_run(here, Path("runs")) == here
+    (here / "sweep.json").touch()
+    assert find_run("plug", Path("runs")).resolve() == here
+    (here / "sweep.json").unlink()
+    write_run(here)
+    assert find_run("plug", Path("runs")).resolve() == here
