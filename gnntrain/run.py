@@ -31,7 +31,6 @@ from gnntrain.config import (
     from_dict,
     idle_keys,
     machine_problems,
-    needs_gpu_count,
     refuse_other_arguments,
 )
 from gnntrain.data.graph import Graph
@@ -233,10 +232,9 @@ def _run(
     """Train a new run at a place; or go on with a run, in another directory where its keys name
     one."""
     started = time.time()
-    found = gpus_here() if needs_gpu_count(config) else {}
     # Of a configuration made in Python nothing was refused yet.
     contradicting = [problem for _, problem in contradictions(config, plugins=True)]
-    if problems := [*contradicting, *machine_problems(config, found)]:
+    if problems := [*contradicting, *machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
     begun = place if isinstance(place, RunDirectory) else None
     record = None if begun is None else begun.store_record()
