@@ -22,28 +22,17 @@ from gnntrain.training.records import FitResult, Status, Summary
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The input of a rank; picklable.
+    """The input of a rank; picklable."""
 
-    Attributes:
-        config: The resolved configuration.
-        store: Directory of the graph store.
-        store_reason: How the parent opened it, for example "opened".
-        store_seconds: Seconds to open or build it.
-        run: The run directory.
-        started: Start of the run, or of its resumption, in seconds since 1970.
-        kernels: Who computes the operators, on every rank.
-        checkpoint: The checkpoint to resume from; None: train from the beginning.
-        listener: The channel to a process that shows the run; else whether the console does.
-    """
-
-    config: Config
-    store: Path
-    store_reason: str
-    store_seconds: float
-    run: Path
-    started: float
-    kernels: KernelChoice
-    checkpoint: Path | None = None
+    config: Config  # resolved
+    store: Path  # the directory of the graph's store
+    store_reason: str  # how the parent opened it, for example "opened"
+    store_seconds: float  # to open or build it
+    run: Path  # its directory
+    started: float  # the run, or its resumption, in seconds since 1970
+    kernels: KernelChoice  # who computes the operators, on every rank
+    checkpoint: Path | None = None  # to resume from; None: train from the beginning
+    # To a process that shows the run; else whether the console does.
     listener: Connection | bool = True
 
 
@@ -61,13 +50,10 @@ def summarize(
     estimated: str = "",
 ) -> Summary:
     """The summary of a run, as in `summary.json`."""
-    records = result.records
-    config = job.config
-    extra: dict[str, Any] = {}
+    records, config = result.records, job.config
+    extra: dict[str, Any] = {"estimated": estimated} if estimated else {}
     if initial_weights is not None:
-        extra["initial_weights"] = initial_weights
-    if estimated:
-        extra["estimated"] = estimated
+        extra = {"initial_weights": initial_weights, **extra}
     best = [record for record in records if record.epoch == result.best_epoch]
     if best and best[0].constant:
         extra["constant_outputs"] = list(best[0].constant)

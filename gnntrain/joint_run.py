@@ -57,11 +57,8 @@ def plan_together(
 
 
 def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | None) -> None:
-    """Wait until every machine has opened the store of the run.
-
-    Raises:
-        UserError: That of a machine is another graph, or is in other parts.
-    """
+    """Wait until every machine has opened the store of the run. A UserError where that of a machine
+    is another graph, or is in other parts."""
     if rendezvous is None:
         return
     stores = rendezvous.gather("stores", _plain(opened))

@@ -13,13 +13,8 @@ from gnntrain.reporting.rundir import RUNS, RunDirectory, is_run, newest_runs
 def job_names(
     torchrun_job: str | None = None, number: int = 1, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The names that launchers give this job, which it keeps when it is started again.
-
-    Args:
-        torchrun_job: A name that the ranks of a torchrun keep in its store.
-        number: Of the run among those of this process, from 1.
-        environ: The environment variables.
-    """
+    """The names that launchers give this job, which it keeps when it is started again: of the run
+    of this number, from 1, in this process. Ranks of a torchrun keep theirs in its store."""
     names = {
         "slurm": slurm_job(environ),
         "skypilot": environ.get("SKYPILOT_TASK_ID"),
@@ -47,9 +42,8 @@ def begun_run(
         if_exists: `run.if_exists`.
         overrides: Of the command line.
         named: The directory that the command names, if any.
-        jobs: As `job_names` gives them.
+        jobs: As of `job_names`.
         is_launched: Whether a launcher has started this process.
-        environ: The environment variables.
 
     Returns:
         The run; None: this command begins one.

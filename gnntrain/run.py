@@ -30,7 +30,6 @@ from gnntrain.config import (
     from_dict,
     idle_keys,
     machine_problems,
-    needs_gpu_count,
     refuse_other_arguments,
 )
 from gnntrain.data.graph import Graph
@@ -206,9 +205,8 @@ def _take_up(
 
 def _refuse_mistakes(config: Config) -> None:
     """Raise a ConfigError for contradictory keys in a configuration made in Python."""
-    found = gpus_here() if needs_gpu_count(config) else {}
     contradicting = [problem for _, problem in contradictions(config, plugins=True)]
-    if problems := [*contradicting, *machine_problems(config, found)]:
+    if problems := [*contradicting, *machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
 
 

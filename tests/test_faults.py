@@ -120,15 +120,31 @@ def test_a_rank_alone_that_is_killed_is_started_again(
 
 
 @pytest.mark.slow
-def test_two_ranks_that_were_interrupted_go_on_bit_for_bit(cache: Path, tmp_path: Path) -> None:
-    keys = [*TWO_RANKS, "trainer.epochs=15"]
+@pytest.mark.parametrize(
+    ("keys", "killed"),
+    [
+        (["distributed.num_processes=2"], None),
+        (["distributed.num_processes=3", "distributed.servers=1"], None),
+        (["distributed.num_processes=3", "distributed.servers=1"], 2),
+    ],
+    ids=["two ranks", "served", "served, a server is killed"],
+)
+def test_ranks_that_were_broken_off_go_on_bit_for_bit(
+    cache: Path, tmp_path: Path, keys: list[str], killed: int | None
+) -> None:
+    keys = [*keys, "trainer.epochs=15", "trainer.batch_size=8"]
     job = start(tmp_path / "run", cache, *keys)
     wait_for_epochs(tmp_path / "run", job, 3)
-    job.send_signal(signal.SIGTERM)
+    if killed is None:
+        job.send_signal(signal.SIGTERM)
+    else:
+        ranks = rank_processes(psutil.Process(job.pid))
+        sorted(ranks, key=lambda rank: rank.pid)[killed].kill()
     _, errors = job.communicate(timeout=60)
-    assert job.returncode == 143, errors
-    assert "gnntrain resume" in errors
-    assert (RunDirectory(tmp_path / "run").summary() or {})["status"] == "interrupted"
+    assert job.returncode == (143 if killed is None else 138), errors
+    assert ("gnntrain resume" if killed is None else f"Rank {killed}") in errors
+    status = (RunDirectory(tmp_path / "run").summary() or {})["status"]
+    assert status == ("interrupted" if killed is None else "failed")
     assert 3 <= len(rows(tmp_path / "run")) < 15
     go_on(tmp_path / "run")
     begin(tmp_path / "whole", cache, *keys)

@@ -76,13 +76,14 @@ def logits(*words: str) -> pd.DataFrame:
     return found
 
 
-def test_another_table_is_read_by_the_names_of_its_columns(
+def test_another_table_is_read_as_the_run_keeps_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     nodes = trained(tmp_path, monkeypatch)
     expected = logits()
+    # By the names of its columns.
     shuffled = nodes.assign(more=1.0)[["rate", "month", "more", "kind", "fips", "income"]]
     shuffled.to_csv("new.csv", index=False)
     capfd.readouterr()
@@ -95,13 +96,7 @@ def test_another_table_is_read_by_the_names_of_its_columns(
     assert main(words) == 2
     assert "trained on: rate" in capfd.readouterr().err
     assert not Path("out.csv").exists()
-
-
-def test_the_run_keeps_what_it_did_to_the_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nodes = trained(tmp_path, monkeypatch)
-    expected = logits()
+    # Without the store and the table of training.
     for path in (*Path("stores").rglob("meta.json"), Path("nodes.csv")):
         path.unlink()
     nodes.assign(label=0).to_csv("new.csv", index=False)
@@ -109,8 +104,7 @@ def test_the_run_keeps_what_it_did_to_the_columns(
     half = nodes.iloc[:30].drop(columns=["label", "note"])
     half.to_csv("half.csv", index=False)
     given = f"dataset.edges={edges(tmp_path, half['fips'])}"
-    alone = logits("dataset.features=half.csv", given)
-    assert len(alone) == 30
+    assert len(logits("dataset.features=half.csv", given)) == 30
 
 
 WITHOUT_US = """

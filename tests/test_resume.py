@@ -38,8 +38,9 @@ KEYS = [
 ]
 # The hit rate of a broken-off epoch is that of its second part, which may have fetched no row.
 TIMES = (
-    "seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "time", "cache_hit_rate"
-)  # fmt: skip
+    *("seconds", "eval_seconds", "seeds_per_s", "edges_per_s", "memory", "gpu_memory", "time"),
+    "cache_hit_rate",
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from gnntrain.config import (
     BuiltinConfig,
     Config,
     ConfigError,
-    EvaluationConfig,
     FilesConfig,
     ModelConfig,
     RunConfig,
@@ -30,14 +29,12 @@ from gnntrain.config import (
     from_dict,
 )
 from gnntrain.data.store import StoredGraph
-from gnntrain.errors import Interrupted, UserError
+from gnntrain.errors import UserError
 from gnntrain.inference import infer
 from gnntrain.planning.plan import plan
-from gnntrain.reporting.console import Console
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, partition, resume, saved_config, train
-from gnntrain.run_store import object_dataset, prepare_store
 from gnntrain.sweep import sweep
 from tests.graphs import random_graph
 
@@ -132,18 +129,6 @@ def test_a_run_that_is_not_shown_tells_its_warnings(capfd: pytest.CaptureFixture
     assert "There are no validation nodes" in printed.err
 
 
-def test_an_interrupted_run_is_a_sentence_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    monkeypatch.setattr(Console, "on_epoch", interrupt)
-    config = Config(trainer=TRAINER, run=RunConfig(name="mine"))
-    with pytest.raises(Interrupted) as caught:
-        train(config, data=graph())
-    (line,) = caught.value._render_traceback_()
-    assert f'resume("{Path("runs/mine").absolute()}")' in line
-
-
 @pytest.mark.slow
 def test_a_sweep_is_over_an_object() -> None:
     dataset, model = FilesConfig(name="mine", split=1), ModelConfig(name="gcn", hidden_channels=8)
@@ -163,17 +148,6 @@ def test_an_object_is_planned_and_cut_into_parts() -> None:
     assert plan(config, data=graph()).num_steps_in_all > 0
     parts = partition(config, 2, "parts", data=graph())
     assert sum(part.num_nodes for part in parts.meta.parts) == NUM_NODES
-
-
-def test_masks_and_the_split_are_the_configurations() -> None:
-    masks = torch.arange(NUM_NODES)[:, None] % 5 == torch.arange(5)
-    data = graph(train_mask=masks, val_mask=masks.roll(1, 1), test_mask=masks.roll(2, 1))
-    losses = [
-        train(Config(trainer=TRAINER, dataset=FilesConfig(split=split)), data=data)["train_loss"]
-        for split in (0, 3)
-    ]
-    assert losses[0] != losses[1]
-    assert len(stores()) == 2
 
 
 BEYOND = graph(edge_index=torch.full((2, 3), NUM_NODES))
@@ -260,32 +234,6 @@ def test_predictions_are_in_the_callers_words_and_those_of_the_file(
         assert torch.equal(likely, outputs.predictions)
 
 
-def test_ids_and_classes_of_the_callers_own_are_texts() -> None:
-    names = np.array([b"cat", b"dog", b"emu"])
-    ids = np.array([f"node {i}".encode() for i in range(60)])
-    data = random_graph(node_ids=ids, class_names=names)
-    outputs = infer(train(Config(trainer=TRAINER), data=data)["run"])
-    assert outputs.ids[7] == "node 7"
-    likely = outputs.logits.argmax(dim=1).tolist()
-    assert outputs.predictions.tolist() == [["cat", "dog", "emu"][i] for i in likely]
-
-
-def test_a_graph_in_the_place_of_another_argument_is_told() -> None:
-    config: Any = Config(trainer=TRAINER)
-    with pytest.raises(TypeError):
-        train(config, graph())  # type: ignore[call-arg]
-    for arguments in ({"config": graph()}, {"config": config, "overrides": graph()}):
-        with pytest.raises(UserError, match="data=") as caught:
-            train(**arguments)
-        assert "is a Data" in str(caught.value)
-    assert not Path("runs").exists()
-    summary: Any = train(config, data=graph())
-    with pytest.raises(UserError, match="data="):
-        infer(summary["run"], config=graph())
-    with pytest.raises(UserError, match=r'summary\["run"\]'):
-        infer(summary)
-
-
 def test_the_callers_generators_are_left_alone() -> None:
     def drawn() -> tuple[float, float, float]:
         return float(torch.rand(1)), random.random(), float(np.random.rand())
@@ -366,43 +314,6 @@ def test_the_command_predicts_for_a_file_of_a_whole_graph(trained_on: str) -> No
     np.testing.assert_allclose(np.load("own.npz")["logits"], infer(run).logits.numpy())
 
 
-def test_standardised_features_are_so_in_predictions() -> None:
-    data = graph()
-    data.x = 1000 + 50 * data.x
-    data.x[7, 2] = float("nan")
-    dataset = FilesConfig(standardize=True, missing="mean")
-    summary = train(Config(trainer=TRAINER, dataset=dataset), data=data)
-    store = prepare_store(object_dataset(dataset), data=data).store
-    mean = store.features[store.split("train")].mean(axis=0)
-    np.testing.assert_allclose(mean, 0, atol=1e-4)
-    own = infer(summary["run"]).logits
-    assert torch.equal(infer(summary["run"], data=data).logits, own)
-    torch.save(data, "graph.pt")
-    words = ["--what", "logits", "--out", "out.npz", "dataset.data=graph.pt"]
-    assert main(["predict", summary["run"], *words]) == 0
-    np.testing.assert_allclose(np.load("out.npz")["logits"], own.numpy())
-    with pytest.raises(UserError, match="model takes 4"):
-        infer(summary["run"], data=graph(x=torch.ones(NUM_NODES, 5)))
-
-
-@pytest.mark.parametrize(("model", "evaluation"), [("mlp", "layerwise"), ("hgt", "sampled")])
-def test_a_run_whose_outputs_are_all_equal_says_so(
-    model: str, evaluation: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    nodes = torch.arange(NUM_NODES)  # a ring of nodes without a difference
-    data: Any = graph(x=torch.ones(NUM_NODES, 4), edge_index=torch.stack([nodes, nodes.roll(1)]))
-    if model == "hgt":
-        plain, data = data, HeteroData()
-        data["paper"].x, data["paper"].y = plain.x, plain.y
-        data["paper", "cites", "paper"].edge_index = plain.edge_index
-    choice = EvaluationConfig(name=evaluation)
-    config = Config(model=ModelConfig(name=model), trainer=TRAINER, evaluation=choice)
-    summary = train(config, data=data)
-    assert summary["constant_outputs"] == ["train", "val", "test"]
-    assert caplog.text.count("train, val, test the same outputs") == 1
-    assert evaluate(summary["run"])["metrics"]["test"] == summary["test"]
-
-
 def typed(seed: int = 0) -> HeteroData:
     """The nodes of `graph` with their authors, who have ids and no features."""
     plain, data = graph(seed), HeteroData()
@@ -426,18 +337,6 @@ def test_a_hetero_data_is_trained_on_found_again_and_predicted_for() -> None:
     assert torch.equal(infer(first["run"], data=other).logits, expected)
     longer = config.model_copy(update={"trainer": TRAINER.model_copy(update={"epochs": 3})})
     assert resume(first["run"], longer)["status"] == "completed"
-
-
-def test_a_feature_of_far_spread_is_told_until_it_is_standardised(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    data, model = typed(), ModelConfig(name="rgcn")
-    data["paper"].x[:, 2] *= 1000
-    for standardize in (True, False):
-        assert "spread of paper.feature 2 is far" not in caplog.text
-        dataset = FilesConfig(standardize=standardize)
-        train(Config(dataset=dataset, model=model, trainer=TRAINER), data=data)
-    assert caplog.text.count("spread of paper.feature 2 is far") == 1
 
 
 def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> None:

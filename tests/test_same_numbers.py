@@ -1,24 +1,36 @@
 """The same numbers wherever the graph lies: whole, in ranges of rows, in parts, at servers;
-also where a run goes on from a checkpoint there."""
+also where a run goes on from a checkpoint there. And what is refused of parts."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gnntrain.app import compose_config
 from gnntrain.config import Config
-from gnntrain.data.partitioning.build import partition
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.partitioning.build import partition, write_parts
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan
+from gnntrain.errors import UserError
+from gnntrain.joint_run import compare_stores
 from gnntrain.run import evaluate, prepare_store, resume, train
+from gnntrain.run_store import ModelSignature, open_graph, rank_graph, record_of
+from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
+from tests.distributed.exchanges import exchanges
+from tests.graphs import random_graph
 
 KEYS = [
     "trainer.epochs=2",
@@ -146,6 +158,14 @@ def reference(folder: Path, configured: Callable[..., Config]) -> Callable[[str,
     return trained
 
 
+def on_machines(monkeypatch: pytest.MonkeyPatch, *machines: int) -> None:
+    """Has the ranks of the next runs believe that they are on these machines."""
+    plan_of = LaunchPlan.of
+    monkeypatch.setattr(
+        LaunchPlan, "of", lambda *arguments: replace(plan_of(*arguments), machines=machines)
+    )
+
+
 def lines_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -166,13 +186,7 @@ def test_numbers_and_weights_are_those_of_a_run_that_has_the_whole_graph(
 ) -> None:
     there = PLACES[place]
     whole = reference(model, there.trainers)
-    plan_of = LaunchPlan.of
-
-    def plan(*arguments: Any) -> LaunchPlan:
-        """Has ranks believe that they are on several machines."""
-        return replace(plan_of(*arguments), machines=there.machines)
-
-    monkeypatch.setattr(LaunchPlan, "of", plan)
+    on_machines(monkeypatch, *there.machines)
     servers = 2 * any("servers" in key for key in there.keys)
     ranks = f"distributed.num_processes={there.trainers + servers}"
     name, keys = f"{model} in {place}".replace(",", ""), (*MODELS[model], *there.keys, ranks)
@@ -207,3 +221,122 @@ def test_a_run_on_parts_goes_on_and_is_evaluated_with_the_whole_graph(
     resume(folder / name, configured(name, *MODELS[model], "distributed.graph=replicated"))
     assert numbers_of(folder / name) == numbers_of(whole)
     assert evaluate(folder / name)["metrics"] == evaluate(whole)["metrics"]
+
+
+# Parts
+
+
+@pytest.fixture
+def in_parts(configured: Callable[..., Config]) -> Config:
+    """Of a graph in four parts."""
+    return configured("refused", *MODELS["gcn"], PARTS)
+
+
+def test_a_run_records_of_parts_what_it_records_of_the_whole_graph(in_parts: Config) -> None:
+    store = prepare_store(in_parts.dataset).store
+    graph = PartitionedGraph.open(Path(in_parts.distributed.parts or ""), range(0))
+    assert record_of(graph).digest == record_of(store).digest
+    of_rows: dict[str, Any] = {"statistics": {}}  # which parts have on their own machines alone
+    assert record_of(graph).learnt == (record_of(store).learnt or {}) | of_rows
+    assert ModelSignature.of(graph) == ModelSignature.of(store)
+    ours, theirs = (NodeClassification(given) for given in (graph, store))
+    assert ours.warnings() == theirs.warnings()
+    with pytest.raises(IndexError):
+        ours.targets[0]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "told"),
+    [
+        ({"seed": 1}, "another graph"),
+        ({"add_self_loops": True}, "dataset.add_self_loops=false"),
+        ({"feature_dtype": "float16"}, "dataset.feature_dtype=float32"),
+    ],
+    ids=str,
+)
+def test_parts_of_another_graph_are_refused(
+    folder: Path, in_parts: Config, dataset: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        train(in_parts.changed(dataset=dataset))
+    assert not (folder / "refused").exists()
+
+
+def _write_files(folder: Path) -> None:
+    """Tables of a graph, and a schema that names them."""
+    folder.mkdir()
+    rows = range(60)
+    nodes = "\n".join(f"{i},{i % 3},{i % 7}" for i in rows)
+    (folder / "nodes.csv").write_text(f"id,label,a\n{nodes}\n")
+    edges = "\n".join(f"{i},{(i + step) % 60},0.5" for i in rows for step in (1, 5, 9))
+    (folder / "edges.csv").write_text(f"source,target,amount\n{edges}\n")
+    (folder / "graph.yaml").write_text(
+        "nodes: {user: {files: nodes.csv, label: label}}\n"
+        "edges: {user/pays/user: {files: edges.csv}}\n"
+    )
+
+
+def test_parts_of_files_train_wherever_the_files_lie(
+    folder: Path, configured: Callable[..., Config]
+) -> None:
+    _write_files(folder / "here")
+    keys = ["dataset=files", f"dataset.schema={folder / 'here' / 'graph.yaml'}", "model=rgcn"]
+    config = configured("from here", *keys)
+    whole = train(config)
+    store = prepare_store(config.dataset).store
+    part_of = np.arange(store.num_nodes, dtype=np.uint8) % 2
+    write_parts(folder / "parts of files", store, part_of, 2, "random")
+    distributed = {"graph": "partitioned", "parts": str(folder / "parts of files")}
+    (folder / "here").rename(folder / "there")
+    weights = load_checkpoint(folder / "from here" / "checkpoints" / "last.pt")["model"]
+    for place in ("nowhere", "there"):  # on none of the machines, or elsewhere
+        dataset, run = {"schema": str(folder / place / "graph.yaml")}, folder / f"from {place}"
+        moved = config.changed(dataset=dataset, distributed=distributed, run={"dir": str(run)})
+        found = train(moved)
+        assert found["train_loss"] == whole["train_loss"]
+        state = load_checkpoint(run / "checkpoints" / "last.pt")
+        assert all(torch.equal(state["model"][key], weight) for key, weight in weights.items())
+    with pytest.raises(UserError, match="another graph"):
+        train(moved.changed(dataset={"split_seed": 1}, run={"dir": str(folder / "other")}))
+
+
+def test_parts_that_cannot_be_shared_out_or_are_not_there_are_refused(
+    folder: Path, in_parts: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_machines(monkeypatch, 0, 1, 2)
+    with pytest.raises(UserError, match=r"4 parts .* 3 machines"):
+        train(in_parts.changed(distributed={"num_processes": 3}))
+    shutil.copytree(in_parts.distributed.parts or "", folder / "incomplete")
+    shutil.rmtree(folder / "incomplete" / "part3")
+    incomplete = {"num_processes": 2, "parts": str(folder / "incomplete")}
+    monkeypatch.undo()
+    on_machines(monkeypatch, 0, 1)
+    with pytest.raises(UserError, match="part3"):
+        train(in_parts.changed(distributed=incomplete, run={"dir": str(folder / "lacking")}))
+    with pytest.raises(UserError, match="two graphs") as caught:
+        train(Config(distributed=in_parts.distributed), data=random_graph())
+    assert "distributed.parts" in str(caught.value)
+
+
+def test_machines_with_other_parts_of_the_same_graph_are_refused(in_parts: Config) -> None:
+    opened, hosts = (
+        open_graph(in_parts),
+        [SimpleNamespace(host="here"), SimpleNamespace(host="there")],
+    )
+    for other, is_refused in (({}, False), ({"partition": "another digest"}, True)):
+        rendezvous: Any = SimpleNamespace(
+            processes=hosts, gather=lambda _, own, other=other: [own, own | other]
+        )
+        with pytest.raises(UserError, match="there") if is_refused else nullcontext():
+            compare_stores(opened, rendezvous)
+
+
+def test_ranks_that_train_beside_servers_open_no_part(in_parts: Config) -> None:
+    held = []
+    with exchanges([0, 1, 2], [[1], [2]]) as ranks:
+        for exchange in ranks:
+            path = Path(in_parts.distributed.parts or "")
+            graph = rank_graph(in_parts, path, DistributedContext(), exchange)
+            assert isinstance(graph, PartitionedGraph)
+            held.append([*graph.parts])
+    assert held == [[], [0, 1], [2, 3]]

@@ -1,4 +1,8 @@
-"""The simulated GPU is as strict as a real one: mixed devices, copies, waits, streams, memory."""
+"""The simulated GPU is as strict as a real one: mixed devices, copies, waits, streams, memory.
+
+That it is no stricter is shown by `test_run_on_simulated_gpu.py`, whose runs have no race and wait
+in no step.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +56,6 @@ def test_tensors_of_two_devices_are_refused(mixed: Any) -> None:
         mixed(on_device(4))
 
 
-def test_a_number_on_the_cpu_is_taken() -> None:
-    x = on_device(3)
-    assert (x * torch.tensor(2.0)).tolist() == [2, 2, 2]
-    x[x > 0] = torch.tensor(5.0)
-    assert torch.where(x > 0, x, torch.tensor(0.0)).tolist() == [5, 5, 5]
-
-
 @pytest.mark.parametrize(
     "waiting",
     [
@@ -85,23 +82,6 @@ def test_the_host_waits(traffic: Traffic, waiting: Any) -> None:
     assert traffic.waits
 
 
-@pytest.mark.parametrize(
-    "enqueued",
-    [
-        lambda x: x * 2 + x.sum(),
-        lambda x: x.copy_(torch.ones(4).pin_memory(), non_blocking=True),
-        lambda x: x.to("cpu", non_blocking=True),
-        lambda x: x.repeat_interleave(x.long(), output_size=4),
-        lambda x: x.masked_fill(x > 0, 1.0),
-        lambda x: torch.zeros(4, device="sim").index_add_(0, x.long(), x),
-        lambda x: x[torch.arange(2, device="sim")],
-    ],
-)
-def test_the_host_does_not_wait(traffic: Traffic, enqueued: Any) -> None:
-    enqueued(on_device(4))
-    assert not traffic.waits
-
-
 def test_copies_are_counted_with_their_bytes(traffic: Traffic) -> None:
     x = torch.ones(10).to("sim").double()
     x.cpu()
@@ -118,21 +98,6 @@ def test_what_is_read_before_the_copy_has_ended_is_garbage() -> None:
 
 
 class TestStreams:
-    def test_events_order_two_streams(self, traffic: Traffic) -> None:
-        module = device_module
-        x: Any = on_device(3)
-        side = module.Stream()
-        side.wait_stream(module.current_stream())
-        with module.stream(side):
-            y: Any = x + 1
-            done = side.record_event()
-        module.current_stream().wait_event(done)
-        y += 1
-        y.record_stream(module.current_stream())
-        x.record_stream(side)
-        del x, y
-        assert not traffic.races
-
     def test_a_read_without_an_order_is_a_race(self, traffic: Traffic) -> None:
         x, side = on_device(3), device_module.Stream()
         with device_module.stream(side):
@@ -155,16 +120,6 @@ class TestStreams:
         x + 1
         del x
         assert traffic.races
-
-    def test_the_hosts_wait_is_an_order(self, traffic: Traffic) -> None:
-        x, side = on_device(3), device_module.Stream()
-        device_module.synchronize()
-        with device_module.stream(side):
-            x += 1
-        side.synchronize()
-        x.zero_()
-        del x
-        assert not traffic.races
 
     def test_pinned_memory_must_stay_until_it_is_copied(self, traffic: Traffic) -> None:
         staged = torch.ones(3).pin_memory()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import Problem, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES
 from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig, TrainerConfig
-from gnntrain.config.types import Divides
+from gnntrain.config.types import AnyFanOuts, Divides
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file
@@ -21,108 +21,93 @@ _ALWAYS_RANKS = 8
 _RANKS_A_CORE = 4
 _RANK_BYTES = 256 * 2**20
 _ROLES = ("edges", "features", "labels", "split")
-_COLUMN_KEYS = (
-    *("source_column", "target_column", "weight_column", "id_column", "label_column"),
-    *("split_column", "feature_columns", "ignore", "categorical"),
-)
 
-# A key, its wrong values, another key or fact, its values beside which they are wrong, and values
-# instead. `!a b` are all values but a and b.
-_CLASHES = (
-    ("sampler.threads", "!0 null", "sampler.backend", "pyg", "0 or null"),
-    ("sampler.fan_out_scope", "node", "sampler.backend", "pyg", "relation"),
-    ("sampler.topology", "host", "sampler.backend", "triton", "resident, pinned or auto"),
-    ("sampler.topology", "resident pinned", "sampler.backend", "numba pyg", "host or auto"),
-    ("distributed.graph", "sharded", "sampler.name", "full", "replicated"),
-    ("features.placement", "!auto memmap wholegraph", "distributed.graph", "sharded", "auto"),
-    ("distributed.servers", "!0", "features.placement", "wholegraph", "0"),
-    *(  # A CUDA graph replays a step as it was recorded.
-        ("trainer.cuda_graph", "true", other, values, "false")
-        for other, values in (
-            ("sampler.name", "full"),
-            ("sampler.backend", "numba pyg"),
-            ("sampler.topology", "host"),
-            ("a fan-out of -1", "true"),
-            ("features.placement", "memmap wholegraph"),
-            ("distributed.graph", "!replicated"),
-            ("model.norm", "batch"),
-            ("model.options", "!"),  # a plug-in
-            ("trainer.precision", "fp16"),
-            ("trainer.on_nonfinite", "skip"),
-            ("trainer.compile", "true"),
-            ("trainer.gpus", "!auto 1"),
-        )
-    ),
-    *(  # Ranks that hold the graph draw for others.
-        (key, wrong, other, values, instead)
-        for other, values in (("distributed.servers", "!0"), ("distributed.graph", "partitioned"))
-        for key, wrong, instead in (
-            ("sampler.backend", "!auto numba", "auto"),
-            ("sampler.topology", "!auto host", "auto"),
-            ("trainer.cuda_graph", "true", "false"),
-            ("sampler.name", "full", "neighbor"),
-            ("features.placement", "!auto memmap", "auto"),
-        )
-    ),
-    *(  # With a model of typed graphs the CPU draws, and a GPU caches no rows.
-        (key, wrong, "a model of typed graphs", "true", instead)
-        for key, wrong, instead in (
-            ("sampler.backend", "triton", "auto"),
-            ("sampler.topology", "!auto host", "auto"),
-            ("features.placement", "cached sharded wholegraph", "auto"),
-            ("trainer.cuda_graph", "true", "false"),
-        )
-    ),
-    ("features.cache_ratio", "!null", "a model of typed graphs, no shared rows", "true", "null"),
-    ("features.cache_bytes", "!null", "a model of typed graphs, no shared rows", "true", "null"),
-    ("model.embedding_channels", "!null", "model.featureless", "one_hot", "null"),
-    # Little more than signs would be left of a row. A batch's statistics are a column's.
-    ("model.norm", "layer", "model.hidden_channels", "1 2", "none or batch"),
-    ("model.normalize", "true", "model.hidden_channels", "1 2", "false"),
-    ("trainer.gpus", "!auto 0", "trainer.device", "cpu", "0 or auto"),
-    ("trainer.gpus", "0", "trainer.device", "!auto cpu", "auto or a number above 0"),
-    ("trainer.warmup_epochs", "!0", "trainer.scheduler", "plateau", "0"),
-    ("trainer.precision", "fp16", "trainer.device", "cpu", "bf16 or fp32"),
-    ("trainer.precision", "fp16", "trainer.gpus", "0", "bf16 or fp32"),
-    ("distributed.num_processes", "!1", "trainer.gpus", "!auto 0", "1 (each GPU is a rank)"),
-    ("dataset.task", "!auto regression", "task.type", "node_regression", "auto or regression"),
-    ("dataset.task", "regression", "task.type", "node_classification", "auto"),
-    ("task.type", "node_regression", "a data set of classes", "true", "node_classification"),
-    ("task.loss", "!mse", "task.type", "node_classification", "mse, which has no effect,"),
-    ("task.positive_class", "!null", "task.type", "node_regression", "null"),
-    ("trainer.label_smoothing", "!0.0", "task.type", "node_regression", "0"),
-    ("trainer.class_weights", "!none", "task.type", "node_regression", "none"),
-    ("distributed.parts", "!null", "distributed.graph", "replicated sharded", "null"),
-    (
-        "distributed.parts",
-        "null",
-        "distributed.graph",
-        "partitioned",
-        "a folder by gnntrain partition",
-    ),
-    ("evaluation.ranks", "0", "exact evaluation of a graph in parts", "true", "all"),
-)
-_TRITON = (
-    ("sampler.backend", "triton", "auto or numba"),
-    ("sampler.topology", "resident pinned", "auto or host"),
-    ("features.placement", "pinned sharded", "auto, resident, cached or memmap"),
-    ("trainer.cuda_graph", "true", "false"),
-)
-_HERE = (
-    ("trainer.precision", "fp16", "the device here", "cpu", "bf16 or fp32"),
-    ("distributed.num_processes", "!1", "GPUs here", "!0", "1, or trainer.gpus=0,"),
-    ("sampler.backend", "triton", "the device here", "cpu", "auto or numba"),
-    ("sampler.backend", "pyg", "pyg-lib or torch-sparse here", "false", "auto"),
-    ("features.placement", "!auto memmap", "GPUs here", "0", "auto or memmap"),
-    ("features.placement", "sharded", "GPUs here", "1", "resident, cached, pinned or memmap"),
-    ("features.placement", "wholegraph", "pylibwholegraph here", "false", "auto"),
-    ("sampler.topology", "resident pinned", "GPUs here", "0", "auto or host"),
-    ("trainer.cuda_graph", "true", "GPUs here", "!1", "false"),
-    ("compute.kernels", "triton", "Triton here", "false", "auto or torch"),
-    *((key, wrong, "Triton here", "false", instead) for key, wrong, instead in _TRITON),
-)
+Rules = Mapping[tuple[str, str, str], Mapping[str, str]]
+"""By a key, its wrong values and values instead: other keys or facts, with their values beside
+which they are wrong. `!a b` are all values but a and b."""
 
-Rules = Iterable[tuple[str, str, str, str, str]]
+_SERVED = {"distributed.servers": "!0", "distributed.graph": "partitioned"}  # some draw for others
+_TYPED = {"a model of typed graphs": "true"}  # the CPU draws, and a GPU caches no rows
+_TYPED_ALONE = {"a model of typed graphs, no shared rows": "true"}
+_NARROW = {"model.hidden_channels": "1 2"}  # little more than signs would be left of a row
+_REGRESSION = {"task.type": "node_regression"}
+_TRITON = ("sampler.backend", "triton", "auto or numba")
+_PINNED = ("sampler.topology", "resident pinned", "auto or host")
+_PLACED = ("features.placement", "pinned sharded", "auto, resident, cached or memmap")
+_GRAPH = ("trainer.cuda_graph", "true", "false")
+_TORCH = {"compute.kernels": "torch"}
+
+_CLASHES: Rules = {
+    ("sampler.threads", "!0 null", "0 or null"): {"sampler.backend": "pyg"},
+    ("sampler.fan_out_scope", "node", "relation"): {"sampler.backend": "pyg"},
+    ("sampler.topology", "host", "resident, pinned or auto"): {"sampler.backend": "triton"},
+    ("sampler.topology", "resident pinned", "host or auto"): {"sampler.backend": "numba pyg"},
+    ("distributed.graph", "sharded", "replicated"): {"sampler.name": "full"},
+    ("features.placement", "!auto memmap wholegraph", "auto"): {"distributed.graph": "sharded"},
+    ("distributed.servers", "!0", "0"): {"features.placement": "wholegraph"},
+    # A CUDA graph replays a step as it was recorded. `model.options` are those of a plug-in.
+    _GRAPH: {
+        "sampler.name": "full",
+        "sampler.backend": "numba pyg",
+        "sampler.topology": "host",
+        "a fan-out of -1": "true",
+        "features.placement": "memmap wholegraph",
+        "distributed.graph": "!replicated",
+        "model.norm": "batch",
+        "model.options": "!",
+        "trainer.precision": "fp16",
+        "trainer.on_nonfinite": "skip",
+        "trainer.compile": "true",
+        "trainer.gpus": "!auto 1",
+        "distributed.servers": "!0",
+        **_TYPED,
+        **_TORCH,
+    },
+    ("sampler.backend", "!auto numba", "auto"): _SERVED,
+    ("sampler.topology", "!auto host", "auto"): {**_SERVED, **_TYPED},
+    ("sampler.name", "full", "neighbor"): _SERVED,
+    ("features.placement", "!auto memmap", "auto"): _SERVED,
+    ("sampler.backend", "triton", "auto"): _TYPED,
+    ("features.placement", "cached sharded wholegraph", "auto"): _TYPED,
+    ("features.cache_ratio", "!null", "null"): _TYPED_ALONE,
+    ("features.cache_bytes", "!null", "null"): _TYPED_ALONE,
+    ("model.embedding_channels", "!null", "null"): {"model.featureless": "one_hot"},
+    ("model.norm", "layer", "none or batch"): _NARROW,
+    ("model.normalize", "true", "false"): _NARROW,
+    ("trainer.gpus", "!auto 0", "0 or auto"): {"trainer.device": "cpu"},
+    ("trainer.gpus", "0", "auto or a number above 0"): {"trainer.device": "!auto cpu"},
+    ("trainer.warmup_epochs", "!0", "0"): {"trainer.scheduler": "plateau"},
+    ("trainer.precision", "fp16", "bf16 or fp32"): {"trainer.device": "cpu", "trainer.gpus": "0"},
+    ("distributed.num_processes", "!1", "1 (each GPU is a rank)"): {"trainer.gpus": "!auto 0"},
+    ("dataset.task", "!auto regression", "auto or regression"): _REGRESSION,
+    ("dataset.task", "regression", "auto"): {"task.type": "node_classification"},
+    ("task.type", "node_regression", "node_classification"): {"a data set of classes": "true"},
+    ("task.loss", "!mse", "mse, which has no effect,"): {"task.type": "node_classification"},
+    ("task.positive_class", "!null", "null"): _REGRESSION,
+    ("trainer.label_smoothing", "!0.0", "0"): _REGRESSION,
+    ("trainer.class_weights", "!none", "none"): _REGRESSION,
+    ("distributed.parts", "!null", "null"): {"distributed.graph": "replicated sharded"},
+    ("distributed.parts", "null", "a folder by gnntrain partition"): {
+        "distributed.graph": "partitioned"
+    },
+    ("evaluation.ranks", "0", "all"): {"exact evaluation of a graph in parts": "true"},
+    **dict.fromkeys((_TRITON, _PINNED, _PLACED), _TORCH),
+}
+_NO_TRITON = {"Triton here": "false"}
+_HERE: Rules = {
+    ("trainer.precision", "fp16", "bf16 or fp32"): {"the device here": "cpu"},
+    ("distributed.num_processes", "!1", "1, or trainer.gpus=0,"): {"GPUs here": "!0"},
+    _TRITON: {"the device here": "cpu", **_NO_TRITON},
+    ("sampler.backend", "pyg", "auto"): {"pyg-lib or torch-sparse here": "false"},
+    ("features.placement", "!auto memmap", "auto or memmap"): {"GPUs here": "0"},
+    ("features.placement", "sharded", "resident, cached, pinned or memmap"): {"GPUs here": "1"},
+    ("features.placement", "wholegraph", "auto"): {"pylibwholegraph here": "false"},
+    _PINNED: {"GPUs here": "0", **_NO_TRITON},
+    _GRAPH: {"GPUs here": "!1", **_NO_TRITON},
+    ("compute.kernels", "triton", "auto or torch"): _NO_TRITON,
+    _PLACED: _NO_TRITON,
+}
+
 Contradiction = tuple[tuple[str, ...], Problem]
 """The keys that are compared, and the problem if they do not go together."""
 
@@ -149,35 +134,88 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contrad
         plugins: Import a plug-in model, to compare what depends on whether it is one of typed
             graphs.
     """
-    is_unknown = isinstance(config.model, PluginConfig) and not plugins
-    is_typed = None if is_unknown else config.model.is_hetero
-    keys, fan_outs = config.distributed, config.sampler.fan_outs
-    lists = [*fan_outs.values()] if isinstance(fan_outs, Mapping) else [fan_outs]
-    name, is_exact = config.dataset.name, config.evaluation.name == "layerwise"
+    model, data, sampler, keys = config.model, config.dataset, config.sampler, config.distributed
+    is_unknown = isinstance(model, PluginConfig) and not plugins
+    is_typed = None if is_unknown else model.is_hetero
+    is_exact = config.evaluation.name == "layerwise"
     shares_rows = keys.graph != "replicated" or keys.servers > 0
     facts = {
         "a model of typed graphs": is_typed,
         "a model of typed graphs, no shared rows": is_typed and not shares_rows,
-        "a fan-out of -1": any(min(of_type) < 1 for of_type in lists),
-        "a data set of classes": name in DATASET_NAMES and name != "files",
+        "a fan-out of -1": any(min(one) < 1 for one in _by_type(sampler.fan_outs).values()),
+        "a data set of classes": data.name in DATASET_NAMES and data.name != "files",
         "exact evaluation of a graph in parts": keys.graph == "partitioned" and is_exact,
     }
-    yield from _fan_outs(config, is_typed)
-    yield from _divisors(config)
-    yield from _numbers(config)
+
+    # One fan-out a layer; an evaluation that takes over those of the sampler needs no second look.
+    fan_outs = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
+    if not is_exact and (config.evaluation.fan_outs is not None or not fan_outs):
+        fan_outs["evaluation.fan_outs"] = config.evaluation.fan_outs or sampler.fan_outs
+    for key, value in fan_outs.items() if model.uses_graph else ():
+        wrong = {t: one for t, one in _by_type(value).items() if len(one) != model.num_layers}
+        mistaken: AnyFanOuts = value
+        if isinstance(value, Mapping) and is_typed is False:
+            expects = f"a list: model.name={model.name} is for graphs of one type"
+        elif isinstance(value, Mapping) and sampler.fan_out_scope == "node":
+            expects = "a list with sampler.fan_out_scope=node: edge types share a node's fan-out"
+        elif wrong:
+            expects = f"one number a layer: model.num_layers={model.num_layers}"
+            mistaken = wrong if isinstance(value, Mapping) else value
+        else:
+            continue
+        compared = (key, "sampler.fan_outs", "model.num_layers", "model.name")
+        yield compared, Problem(key, shown(mistaken), expects)
+
+    # The model's keys that must divide another one, as heads must divide hidden_channels.
+    for name, field in type(model).model_fields.items():
+        for other in (item.key for item in field.metadata if isinstance(item, Divides)):
+            divisor, whole = getattr(model, name), getattr(model, other)
+            if divisor is not None and whole % divisor:
+                below = max(n for n in range(1, divisor + 1) if whole % n == 0)
+                hint = f"write model.{name}={below} or model.{other}={whole + -whole % divisor}"
+                expects = f"a divisor of model.{other}={whole}"
+                problem = Problem(f"model.{name}", shown(divisor), expects, hint)
+                yield (problem.key, f"model.{other}"), problem
+
+    # Numbers that do not fit others.
+    trainer, nodes = config.trainer, "dataset.num_nodes"
+    is_long = trainer.warmup_epochs > trainer.epochs
+    numbers = [(is_long, "trainer.warmup_epochs", "at most", "trainer.epochs")]
+    if isinstance(data, SyntheticConfig):
+        size, edges = data.num_nodes, data.num_edges
+        of_splits = sum(part or 0 for part in (data.num_train, data.num_val, data.num_test))
+        is_many = edges is not None and edges > size * (size - 1)
+        is_odd = edges is not None and not is_many and edges % 2 == 1
+        is_dense = edges is None and data.avg_degree > size - 1
+        both = "with num_val and num_test together at most"
+        even = "an even number (edges lie in both directions), with"
+        numbers += [
+            (data.num_classes > size, "dataset.num_classes", "at most", nodes),
+            (of_splits > size, "dataset.num_train", both, nodes),
+            (is_dense, "dataset.avg_degree", "less than", nodes),
+            (is_many, "dataset.num_edges", "at most all pairs of", nodes),
+            (is_odd, "dataset.num_edges", even, nodes),
+        ]
+    for is_wrong, key, expects, other in numbers:
+        if is_wrong:
+            expects = f"{expects} {other}={_value(config, other)}"
+            yield (key, other), Problem(key, str(_value(config, key)), expects)
     yield from _clashes(_CLASHES, config, facts)
-    torchs = ((key, bad, "compute.kernels", "torch", instead) for key, bad, instead in _TRITON)
-    yield from _clashes(torchs, config, {})
+
+
+def _by_type(fan_outs: AnyFanOuts) -> Mapping[str, Sequence[int]]:
+    return fan_outs if isinstance(fan_outs, Mapping) else {"": fan_outs}
 
 
 def _clashes(rules: Rules, config: Config, facts: Mapping[str, object]) -> Iterator[Contradiction]:
-    for key, wrong, other, beside, instead in rules:
+    for (key, wrong, instead), others in rules.items():
         value = _value(config, key)
-        its_value = shown(facts[other]) if other in facts else _value(config, other)
-        if _is_one_of(value, wrong) and _is_one_of(its_value, beside):
-            told = other if its_value == "true" else f"{other}={its_value}"
-            hint = "leave it out" if other in facts else "leave one of the two out"
-            yield (key, other), Problem(key, str(value), f"{instead} with {told}", hint)
+        for other, beside in others.items() if _is_one_of(value, wrong) else ():
+            its_value = shown(facts[other]) if other in facts else _value(config, other)
+            if _is_one_of(its_value, beside):
+                told = other if its_value == "true" else f"{other}={its_value}"
+                hint = "leave it out" if other in facts else "leave one of the two out"
+                yield (key, other), Problem(key, str(value), f"{instead} with {told}", hint)
 
 
 def _value(config: Config, key: str) -> str | None:
@@ -190,69 +228,6 @@ def _value(config: Config, key: str) -> str | None:
 def _is_one_of(value: str | None, words: str) -> bool:
     is_named = value in words.removeprefix("!").split()
     return value is not None and is_named != words.startswith("!")
-
-
-def _numbers(config: Config) -> Iterator[Contradiction]:
-    """Numbers that do not fit others."""
-    data, trainer, nodes = config.dataset, config.trainer, "dataset.num_nodes"
-
-    def wrong(key: str, expects: str, other: str = nodes) -> Contradiction:
-        problem = Problem(
-            key, str(_value(config, key)), f"{expects} {other}={_value(config, other)}"
-        )
-        return (key, other), problem
-
-    if trainer.warmup_epochs > trainer.epochs:
-        yield wrong("trainer.warmup_epochs", "at most", "trainer.epochs")
-    if not isinstance(data, SyntheticConfig):
-        return
-    if data.num_classes > data.num_nodes:
-        yield wrong("dataset.num_classes", "at most")
-    if sum(size or 0 for size in (data.num_train, data.num_val, data.num_test)) > data.num_nodes:
-        yield wrong("dataset.num_train", "with num_val and num_test together at most")
-    if data.num_edges is None and data.avg_degree > data.num_nodes - 1:
-        yield wrong("dataset.avg_degree", "less than")
-    if data.num_edges is not None and data.num_edges > data.num_nodes * (data.num_nodes - 1):
-        yield wrong("dataset.num_edges", "at most all pairs of")
-    elif data.num_edges is not None and data.num_edges % 2:
-        yield wrong("dataset.num_edges", "an even number (edges lie in both directions), with")
-
-
-def _fan_outs(config: Config, is_typed: bool | None) -> Iterator[Contradiction]:
-    """Fan-outs that are not one a layer, or by edge type where they cannot be."""
-    sampler, evaluation, num_layers = config.sampler, config.evaluation, config.model.num_layers
-    compared = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
-    # Where sampler.fan_outs is compared, an evaluation that takes it over needs no second look.
-    if evaluation.name == "sampled" and (evaluation.fan_outs is not None or not compared):
-        compared["evaluation.fan_outs"] = evaluation.fan_outs or sampler.fan_outs
-    for key, fan_outs in compared.items() if config.model.uses_graph else ():
-        is_by_type = isinstance(fan_outs, Mapping)
-        lists = fan_outs.values() if isinstance(fan_outs, Mapping) else [fan_outs]
-        if is_by_type and is_typed is False:
-            expects = f"a list: model.name={config.model.name} is for graphs of one type"
-        elif is_by_type and sampler.fan_out_scope == "node":
-            expects = "a list with sampler.fan_out_scope=node: edge types share a node's fan-out"
-        elif any(len(of_type) != num_layers for of_type in lists):
-            if isinstance(fan_outs, Mapping):
-                fan_outs = {t: one for t, one in fan_outs.items() if len(one) != num_layers}
-            expects = f"one number a layer: model.num_layers={num_layers}"
-        else:
-            continue
-        problem = Problem(key, shown(fan_outs), expects)
-        yield (key, "sampler.fan_outs", "model.num_layers", "model.name"), problem
-
-
-def _divisors(config: Config) -> Iterator[Contradiction]:
-    """The model's keys that must divide another one, as heads must divide hidden_channels."""
-    for key, field in type(config.model).model_fields.items():
-        for other in (item.key for item in field.metadata if isinstance(item, Divides)):
-            divisor, whole = getattr(config.model, key), getattr(config.model, other)
-            if divisor is not None and whole % divisor:
-                below = max(n for n in range(1, divisor + 1) if whole % n == 0)
-                hint = f"write model.{key}={below} or model.{other}={whole + -whole % divisor}"
-                expects = f"a divisor of model.{other}={whole}"
-                problem = Problem(f"model.{key}", shown(divisor), expects, hint)
-                yield (f"model.{key}", f"model.{other}"), problem
 
 
 def idle_keys(config: Config, overrides: Sequence[str]) -> Iterator[str]:
@@ -303,7 +278,8 @@ def missing_files(config: Config) -> Iterator[Problem]:
         if getattr(data, key) is None:
             hint = f"write dataset.{key}=FILE, dataset.schema=FILE or dataset.data=FILE"
             yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
-    columns = _COLUMN_KEYS if whole == "schema" else ("schema",) if whole == "data" else ()
+    columns = [key for key in FilesConfig.model_fields if key.endswith(("_column", "_columns"))]
+    columns = [*columns, "ignore", "categorical"] if whole == "schema" else ["schema"]
     for key in (*_ROLES, *columns) if whole is not None else ():
         value = getattr(data, key)
         if value and (isinstance(value, str) or key in columns):
@@ -331,23 +307,18 @@ def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[s
     return (kind, number) if number else ("cpu", 0)
 
 
-def needs_gpu_count(config: Config) -> bool:
-    """Whether `machine_problems` depends on the GPUs; to count them costs an import of torch."""
-    trainer = config.trainer
-    if trainer.device == "cpu" or trainer.gpus == 0:
-        return False
-    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
-    return is_asked or any(_is_one_of(_value(config, key), wrong) for key, wrong, *_ in _HERE)
-
-
-def machine_problems(config: Config, found: Mapping[str, int]) -> list[Problem]:
+def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> list[Problem]:
     """What this machine lacks: GPUs, and the libraries that a sampling backend or a logger needs.
 
-    Args:
-        config: The configuration.
-        found: How many GPUs torch sees, by their type; anything where `needs_gpu_count` is false.
+    `gpus` counts the GPUs that torch sees, by their type; it is called only where their number
+    matters, since it costs an import of torch.
     """
-    trainer, (kind, num_gpus) = config.trainer, training_device(config.trainer, found)
+    trainer = config.trainer
+    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
+    keys = (_is_one_of(_value(config, key), wrong) for key, wrong, _ in _HERE)
+    is_cpu = trainer.device == "cpu" or trainer.gpus == 0
+    found = gpus() if not is_cpu and (is_asked or any(keys)) else {}
+    kind, num_gpus = training_device(trainer, found)
     is_absent = trainer.device not in ("auto", "cpu", *found)
     there, ranks = found.get(kind, 0), config.distributed.num_processes
     # On the CPU Triton's interpreter computes its kernels, as in tests.

@@ -1,25 +1,15 @@
 """The data sets by name: the published ones, one line each, and the random ones.
 
-To add a data set of PyG, add its line and a YAML `conf/dataset/NAME.yaml` that inherits
-`_published`. Names, choices in messages, `gnntrain ls datasets` and the estimates of
-`gnntrain plan` follow. Neither PyG nor OGB is imported here: names must be listed at once.
-
-Another package offers a data set without a line here, by an entry point:
-
-    [project.entry-points."gnntrain.datasets"]
-    mine = "my_package:MyDataset"
-
-`MyDataset` is called with a folder (`dataset.root`, or one in the user's cache folder). It returns
-a PyG `Data`, a PyG data set whose first graph is taken, or a `gnntrain.data.graph.GraphData`; a
-class derived from PyG's `InMemoryDataset` will do. `gnntrain dataset=mine` trains on it. A YAML
-`dataset/mine.yaml` in a folder that `--config-dir` names may set keys of its own; it inherits
-`_published`, too.
+To add one of PyG, add its line and a YAML `conf/dataset/NAME.yaml` that inherits `_published`:
+names, choices in messages, `gnntrain ls datasets` and the estimates of `gnntrain plan`
+follow. Neither PyG nor OGB is imported here. docs/extending.md says how another package offers one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 
@@ -41,102 +31,79 @@ class Published:
 
     Attributes:
         size: As PyG's documentation or OGB's web site gives it.
-        builder: Where the class of its builder is; it is imported when it is used.
         class_name: Class in `torch_geometric.datasets` that names and fetches the raw files.
-        arguments: Further arguments of the class, beside the folder.
+        name: The class's argument `name`, if it has one.
+        defaults: Keys of `dataset` that have other defaults here.
         splits: What `dataset.split` may be; empty: any number, the splits are drawn at random.
         edges_once: Whether the source counts an edge once that is stored in both directions.
-        defaults: Keys of `dataset` that have other defaults here.
+        builder: Where the class of its builder is; it is imported when it is used.
     """
 
     size: GraphSize
-    builder: str
     class_name: str | None = None
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    defaults: Mapping[str, object] = field(default_factory=dict)
     splits: Sequence[int] = (0,)
     edges_once: bool = False
-    defaults: Mapping[str, object] = field(default_factory=dict)
+    builder: str = "gnntrain.data.pyg_data:PyGBuilder"
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Further arguments of the class, beside the folder."""
+        return {} if self.name is None else {"name": self.name}
 
 
-_PYG = "gnntrain.data.pyg_data:PyGBuilder"
-_OGB = "gnntrain.data.ogb:OGBBuilder"
-_ENTITIES = "gnntrain.data.entities:EntitiesBuilder"
-_HECO = "gnntrain.data.heco:HeCoBuilder"
-
-_NO_DEFAULTS: Mapping[str, object] = {}
 # Bags of words, whose lengths say nothing (Kipf & Welling, 2017).
 _WORDS = {"normalize_features": True}
+_OGB = partial(Published, builder="gnntrain.data.ogb:OGBBuilder")
 # Graphs with citations given one way: papers also learn from those that cite them.
-_CITATIONS = {"to_undirected": True}
-
-
-def _pyg(
-    class_name: str,
-    *size: int,
-    name: str | None = None,
-    splits: Sequence[int] = (0,),
-    edges_once: bool = False,
-    defaults: Mapping[str, object] = _NO_DEFAULTS,
-    builder: str = _PYG,
-) -> Published:
-    arguments = {} if name is None else {"name": name}
-    return Published(GraphSize(*size), builder, class_name, arguments, splits, edges_once, defaults)
-
-
-def _heterophilous(name: str, *size: int) -> Published:
-    kind = "HeterophilousGraphDataset"
-    return _pyg(kind, *size, name=name, splits=range(10), edges_once=True)
-
-
-def _entities(name: str, *size: int) -> Published:
-    """RDF graphs (Ristoski et al., 2016) in the files of PyG's class `Entities`.
-
-    Split 0 is the published one, without validation nodes; splits 1 to 5 hold a fifth of its
-    training nodes out, to choose settings by.
-    """
-    return _pyg("Entities", *size, name=name, splits=range(6), edges_once=True, builder=_ENTITIES)
-
-
-def _ogb(
-    *size: int, edges_once: bool = False, defaults: Mapping[str, object] = _NO_DEFAULTS
-) -> Published:
-    return Published(GraphSize(*size), _OGB, edges_once=edges_once, defaults=defaults)
-
+_CITATIONS = partial(_OGB, defaults={"to_undirected": True})
+_HETEROPHILOUS = partial(Published, splits=range(10), edges_once=True)
+# RDF graphs (Ristoski et al., 2016). Split 0 is the published one, without validation nodes; splits
+# 1 to 5 hold a fifth of its training nodes out, to choose settings by.
+_ENTITIES = partial(
+    Published, splits=range(6), edges_once=True, builder="gnntrain.data.entities:EntitiesBuilder"
+)
+_HET = "HeterophilousGraphDataset"
 
 PUBLISHED: Mapping[str, Published] = {
-    "cora": _pyg("Planetoid", 2_708, 10_556, 1_433, 7, name="Cora", defaults=_WORDS),
-    "citeseer": _pyg("Planetoid", 3_327, 9_104, 3_703, 6, name="CiteSeer", defaults=_WORDS),
-    "pubmed": _pyg("Planetoid", 19_717, 88_648, 500, 3, name="PubMed", defaults=_WORDS),
-    "reddit": _pyg("Reddit", 232_965, 114_615_892, 602, 41),
-    "reddit2": _pyg("Reddit2", 232_965, 23_213_838, 602, 41),
-    "flickr": _pyg("Flickr", 89_250, 899_756, 500, 7),
-    "yelp": _pyg("Yelp", 716_847, 13_954_819, 300, 100),
-    "amazon_products": _pyg("AmazonProducts", 1_569_960, 264_339_468, 200, 107),
-    "ogbn-arxiv": _ogb(169_343, 1_166_243, 128, 40, defaults=_CITATIONS),
-    "ogbn-products": _ogb(2_449_029, 61_859_140, 100, 47, edges_once=True),
-    "ogbn-papers100M": _ogb(111_059_956, 1_615_685_872, 128, 172, defaults=_CITATIONS),
-    "ogbn-proteins": _ogb(132_534, 39_561_252, 8, 112, edges_once=True),
-    "tolokers": _heterophilous("tolokers", 11_758, 519_000, 10, 2),
-    "roman_empire": _heterophilous("roman_empire", 22_662, 32_927, 300, 18),
-    "amazon_ratings": _heterophilous("amazon_ratings", 24_492, 93_050, 300, 5),
-    "minesweeper": _heterophilous("minesweeper", 10_000, 39_402, 7, 2),
-    "questions": _heterophilous("questions", 48_921, 153_540, 301, 2),
-    "amazon_computers": _pyg("Amazon", 13_752, 491_722, 767, 10, name="Computers", splits=()),
-    "amazon_photo": _pyg("Amazon", 7_650, 238_162, 745, 8, name="Photo", splits=()),
-    "coauthor_cs": _pyg("Coauthor", 18_333, 163_788, 6_805, 15, name="CS", splits=()),
-    "coauthor_physics": _pyg("Coauthor", 34_493, 495_924, 8_415, 5, name="Physics", splits=()),
-    "dblp": _pyg("DBLP", 26_128, 239_566, 334, 4),
-    "imdb": _pyg("IMDB", 11_616, 34_212, 3_066, 3),
-    "aifb": _entities("AIFB", 8_285, 29_043, 0, 4),
-    "mutag": _entities("MUTAG", 23_644, 74_227, 0, 2),
+    "cora": Published(GraphSize(2_708, 10_556, 1_433, 7), "Planetoid", "Cora", _WORDS),
+    "citeseer": Published(GraphSize(3_327, 9_104, 3_703, 6), "Planetoid", "CiteSeer", _WORDS),
+    "pubmed": Published(GraphSize(19_717, 88_648, 500, 3), "Planetoid", "PubMed", _WORDS),
+    "reddit": Published(GraphSize(232_965, 114_615_892, 602, 41), "Reddit"),
+    "reddit2": Published(GraphSize(232_965, 23_213_838, 602, 41), "Reddit2"),
+    "flickr": Published(GraphSize(89_250, 899_756, 500, 7), "Flickr"),
+    "yelp": Published(GraphSize(716_847, 13_954_819, 300, 100), "Yelp"),
+    "amazon_products": Published(GraphSize(1_569_960, 264_339_468, 200, 107), "AmazonProducts"),
+    "ogbn-arxiv": _CITATIONS(GraphSize(169_343, 1_166_243, 128, 40)),
+    "ogbn-products": _OGB(GraphSize(2_449_029, 61_859_140, 100, 47), edges_once=True),
+    "ogbn-papers100M": _CITATIONS(GraphSize(111_059_956, 1_615_685_872, 128, 172)),
+    "ogbn-proteins": _OGB(GraphSize(132_534, 39_561_252, 8, 112), edges_once=True),
+    "tolokers": _HETEROPHILOUS(GraphSize(11_758, 519_000, 10, 2), _HET, "tolokers"),
+    "roman_empire": _HETEROPHILOUS(GraphSize(22_662, 32_927, 300, 18), _HET, "roman_empire"),
+    "amazon_ratings": _HETEROPHILOUS(GraphSize(24_492, 93_050, 300, 5), _HET, "amazon_ratings"),
+    "minesweeper": _HETEROPHILOUS(GraphSize(10_000, 39_402, 7, 2), _HET, "minesweeper"),
+    "questions": _HETEROPHILOUS(GraphSize(48_921, 153_540, 301, 2), _HET, "questions"),
+    "amazon_computers": Published(
+        GraphSize(13_752, 491_722, 767, 10), "Amazon", "Computers", splits=()
+    ),
+    "amazon_photo": Published(GraphSize(7_650, 238_162, 745, 8), "Amazon", "Photo", splits=()),
+    "coauthor_cs": Published(GraphSize(18_333, 163_788, 6_805, 15), "Coauthor", "CS", splits=()),
+    "coauthor_physics": Published(
+        GraphSize(34_493, 495_924, 8_415, 5), "Coauthor", "Physics", splits=()
+    ),
+    "dblp": Published(GraphSize(26_128, 239_566, 334, 4), "DBLP"),
+    "imdb": Published(GraphSize(11_616, 34_212, 3_066, 3), "IMDB"),
+    "aifb": _ENTITIES(GraphSize(8_285, 29_043, 0, 4), "Entities", "AIFB"),
+    "mutag": _ENTITIES(GraphSize(23_644, 74_227, 0, 2), "Entities", "MUTAG"),
     "heco_dblp": Published(
         GraphSize(26_128, 119_783, 334, 4),
-        _HECO,
+        defaults={"split": 60, **_WORDS},
         splits=(20, 40, 60),
         edges_once=True,
-        defaults={"split": 60, **_WORDS},
+        builder="gnntrain.data.heco:HeCoBuilder",
     ),
-    "ogbn-mag": _ogb(1_939_743, 21_111_007, 128, 349, defaults=_CITATIONS),
+    "ogbn-mag": _CITATIONS(GraphSize(1_939_743, 21_111_007, 128, 349)),
 }
 
 SYNTHETIC_NAMES = ("synthetic", "synthetic_reddit", "synthetic_products")

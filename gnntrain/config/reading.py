@@ -11,7 +11,6 @@ from gnntrain.config.checks import (
     contradictions,
     machine_problems,
     missing_files,
-    needs_gpu_count,
 )
 from gnntrain.config.problems import ConfigError, Problem, shown
 from gnntrain.config.schema import Config
@@ -82,8 +81,7 @@ def from_dict(
     problems += [p for p in (() if saved else missing_files(config)) if is_sound(p.key)]
     if gpus is not None:
         touched |= {problem.key for problem in problems}
-        lacking = machine_problems(config, gpus() if needs_gpu_count(config) else {})
-        problems += [problem for problem in lacking if is_sound(problem.key)]
+        problems += [one for one in machine_problems(config, gpus) if is_sound(one.key)]
     if problems:
         raise ConfigError(problems)
     return config

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from annotated_types import Predicate
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from gnntrain.config.models import ModelConfig
 from gnntrain.config.published import (
@@ -91,12 +92,7 @@ class DatasetConfig(Section):
         return self._quantities
 
     def for_target(self, target: str | None, *, quantities: bool | None = None) -> Self:
-        """A copy whose node type to learn is `target`.
-
-        Args:
-            target: See `target`.
-            quantities: See `quantities`; None: as here.
-        """
+        """A copy whose `target` this is; and `quantities`, unless None."""
         chosen = self.model_copy()
         chosen._target = target
         if quantities is not None:
@@ -137,7 +133,20 @@ class DatasetConfig(Section):
         return {**DATASET_DEFAULTS.get(str(name), {}), **raw}
 
 
-class SyntheticConfig(DatasetConfig):
+class _RandomConfig(DatasetConfig):
+    """The keys every random graph has."""
+
+    homophily: Ratio = 0.55
+    """Share of edges that join two nodes of the same class."""
+    degree_exponent: Annotated[float, Field(gt=1), NUMBER] = 2.5
+    """Exponent of the power law of degrees. Smaller: larger hubs."""
+    feature_signal: NonNegative = 2.0
+    """Distance between the mean features of two classes, in standard deviations of the noise."""
+    seed: Seed = 0
+    """Seed of the graph; the same seed gives the same graph."""
+
+
+class SyntheticConfig(_RandomConfig):
     """A random graph of communities: a degree-corrected stochastic block model."""
 
     name: Literal["synthetic", "synthetic_reddit", "synthetic_products"] = "synthetic"
@@ -152,25 +161,17 @@ class SyntheticConfig(DatasetConfig):
     """Number of features of a node."""
     num_classes: Annotated[int, Field(ge=2)] = 8
     """Number of classes. Each class is a community."""
-    homophily: Ratio = 0.55
-    """Share of edges that join two nodes of the same class."""
-    degree_exponent: Annotated[float, Field(gt=1), NUMBER] = 2.5
-    """Exponent of the power law of degrees. Smaller: larger hubs."""
     isolated_fraction: Share = 0.01
     """Share of nodes without any edge."""
-    feature_signal: NonNegative = 2.0
-    """Distance between the mean features of two classes, in standard deviations of the noise."""
     num_train: ZeroOrMore | None = None
     """Number of training nodes; null: a fifth of all."""
     num_val: ZeroOrMore | None = None
     """Number of validation nodes; null: a fifth of all."""
     num_test: ZeroOrMore | None = None
     """Number of test nodes; null: all that are left."""
-    seed: Seed = 0
-    """Seed of the graph; the same seed gives the same graph."""
 
 
-class SyntheticMAGConfig(DatasetConfig):
+class SyntheticMAGConfig(_RandomConfig):
     """A random typed graph with the types and sizes of ogbn-mag: papers to classify, their authors,
     institutions and fields of study."""
 
@@ -182,14 +183,6 @@ class SyntheticMAGConfig(DatasetConfig):
     """Number of features of a paper; the other types have none."""
     num_classes: Annotated[int, Field(ge=2)] = 349
     """Number of classes. The nodes of every type are shared out among them."""
-    homophily: Ratio = 0.55
-    """Share of edges that are drawn within a class."""
-    degree_exponent: Annotated[float, Field(gt=1), NUMBER] = 2.5
-    """Exponent of the power law of degrees. Smaller: larger hubs."""
-    feature_signal: NonNegative = 2.0
-    """Distance between the mean features of two classes, in standard deviations of the noise."""
-    seed: Seed = 0
-    """Seed of the graph; the same seed gives the same graph."""
 
     @property
     def num_nodes(self) -> dict[str, int]:
@@ -218,11 +211,7 @@ class BuiltinConfig(DatasetConfig):
     """Number of the train/val/test split, for data sets with several."""
 
 
-def _own_name(name: str) -> str:
-    """A user's own data set may not be taken for another one, nor break a line."""
-    if name in (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *BUILTIN_NAMES) or not name.isprintable():
-        raise ValueError(name)
-    return name
+_TAKEN = {*DATASET_NAMES} - {"files"}
 
 
 class FilesConfig(DatasetConfig):
@@ -230,7 +219,8 @@ class FilesConfig(DatasetConfig):
 
     name: Annotated[
         Text,
-        AfterValidator(_own_name),
+        # It may not be taken for another one, nor break a line.
+        Predicate(lambda name: name not in _TAKEN and name.isprintable()),
         described("a name in one line that no data set of gnntrain has"),
     ] = "files"
     """What the data set is called on the console, in folder names and in reports."""
@@ -254,8 +244,7 @@ class FilesConfig(DatasetConfig):
     split_seed: Seed = 0
     """Seed of the drawn splits."""
     stratify: bool = False
-    """Draw within each class (of a quantity: within each tenth), so that train, val and test have
-    the same mix."""
+    """Draw within each class (of a quantity: each tenth), so that all splits have the same mix."""
     header: Literal["auto"] | bool = "auto"
     """Whether the first line of a CSV file names the columns; auto: look."""
     source_column: Text | None = None
@@ -329,8 +318,7 @@ class TaskConfig(Section):
     """The class of two that precision, recall, F1 and average precision are of, as the labels call
     it; null: the one that sorts last."""
     top_k: OneOrMore = 100
-    """Two classes: number of nodes, those of the highest scores, that precision@k and recall@k are
-    of."""
+    """Two classes: number of nodes of the highest scores that precision@k and recall@k are of."""
 
 
 class SamplerConfig(Section):
@@ -444,8 +432,7 @@ class TrainerConfig(Section):
     """Kind of device: the CPU, GPUs of NVIDIA (or of AMD, with torch's ROCm build), Apple or Intel;
     auto: the machine's accelerator, else the CPU."""
     gpus: Literal["auto"] | ZeroOrMore = "auto"
-    """GPUs of this machine to train on, one rank each; 0: the CPU; auto: all there are, else the
-    CPU."""
+    """GPUs of this machine, one rank each; 0: the CPU; auto: all there are, else the CPU."""
     log_every: OneOrMore = 10
     """Steps between two progress lines."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
@@ -483,8 +470,7 @@ class DistributedConfig(Section):
     parts: PathText | None = None
     """partitioned: the folder that `gnntrain partition` has written."""
     servers: ZeroOrMore = 0
-    """Ranks that only hold the graph, draw and gather, for the others that train; they are the last
-    ones."""
+    """Ranks that only hold the graph and draw for the others that train; they are the last ones."""
 
 
 class EvaluationConfig(Section):

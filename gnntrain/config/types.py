@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from annotated_types import Predicate
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -100,12 +102,8 @@ def without_numpy(value: Any) -> Any:
 
 
 def _number_of_text(value: object) -> object:
-    # YAML 1.1 reads 1e-3 as text.
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
+    with suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
     return value
 
 
@@ -121,19 +119,7 @@ def _path(value: object) -> object:
     return os.path.abspath(os.path.expanduser(text)) if text and isinstance(text, str) else text  # noqa: PTH100, PTH111
 
 
-def _sums_to_one(shares: tuple[float, float, float]) -> tuple[float, float, float]:
-    if abs(sum(shares) - 1) > 1e-6 or shares[0] == 0:
-        raise ValueError
-    return shares
-
-
-def _folder_name(name: str) -> str:
-    if "/" in name or "\\" in name or name in (".", "..", "latest"):
-        raise ValueError
-    return name
-
-
-def _edge_type_name(name: str) -> str:
+def _edge_type(name: str) -> str:
     parts = [part.strip() for part in re.split("[/,]", name)]
     if len(parts) not in (1, 3) or not all(parts):
         raise ValueError
@@ -159,16 +145,13 @@ ClassName = Annotated[
 ]
 """Name of a class: truth values become text, too."""
 
-PathText = Annotated[
-    str,
-    BeforeValidator(_path),
-    Field(min_length=1),
-    described("a path"),
-]
+PathText = Annotated[str, BeforeValidator(_path), Field(min_length=1), described("a path")]
 """A path, made absolute: a run's configuration means the same from any folder."""
 
 FolderName = Annotated[
-    Text, AfterValidator(_folder_name), described("a folder's name (no slash, not latest)")
+    Text,
+    Predicate(lambda name: not {*name} & {*"/\\"} and name not in (".", "..", "latest")),
+    described("a folder's name (no slash, not latest)"),
 ]
 
 Names = Annotated[
@@ -182,7 +165,7 @@ Names = Annotated[
 Ratios = Annotated[
     tuple[NonNegative, NonNegative, NonNegative],
     Field(strict=False),
-    AfterValidator(_sums_to_one),
+    Predicate(lambda shares: abs(sum(shares) - 1) <= 1e-6 and shares[0] > 0),
     described("three numbers >= 0 that sum to 1, the first > 0"),
 ]
 """Shares of train, val and test."""
@@ -196,10 +179,7 @@ FanOuts = Annotated[
 
 TypedFanOuts = Annotated[
     FanOuts
-    | Annotated[
-        dict[Annotated[str, AfterValidator(_edge_type_name)], FanOuts],
-        Field(min_length=1),
-    ],
+    | Annotated[dict[Annotated[str, AfterValidator(_edge_type)], FanOuts], Field(min_length=1)],
     described("a list of integers >= 1 or -1 (all), or one by edge type"),
 ]
 """The same fan-outs for all edge types; or by edge type, and `default` for all others. An edge type

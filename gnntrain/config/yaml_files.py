@@ -62,14 +62,11 @@ def _num_values(node: yaml.Node, known: dict[int, int], depth: int) -> int:
     if id(node) not in known:
         children = node.value if isinstance(node, yaml.CollectionNode) else []
         if isinstance(node, yaml.MappingNode):
-            _refuse_repeated_key(node)
+            first: dict[str, yaml.Node] = {}
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and first.setdefault(key.value, key) is not key:
+                    line = key.start_mark.line + 1
+                    raise ValueError(f"line {line} has the key {key.value} again")
             children = [part for pair in node.value for part in pair]
         known[id(node)] = 1 + sum(_num_values(child, known, depth + 1) for child in children)
     return known[id(node)]
-
-
-def _refuse_repeated_key(node: yaml.MappingNode) -> None:
-    first: dict[str, yaml.Node] = {}
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode) and first.setdefault(key.value, key) is not key:
-            raise ValueError(f"line {key.start_mark.line + 1} has the key {key.value} again")

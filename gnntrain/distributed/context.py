@@ -23,32 +23,21 @@ class DistributedContext:
     """Rank, world size, device, run control, and the collectives that gnntrain uses.
 
     With a world size of 1 no process group exists and every collective is the identity.
-
-    Attributes:
-        machines: The number of each rank's machine, ascending from 0; empty: all ranks are on one.
-        host: The address of this machine at which other ranks reach this one.
-        machine_group: The process group of the ranks of this machine; None: `group`.
-        group: The process group of all ranks of this context; None: torch's default group. See
-            `among`.
     """
 
     rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     control: RunControl = field(default_factory=RunControl, compare=False)
-    machines: tuple[int, ...] = ()
-    host: str = "127.0.0.1"
+    machines: tuple[int, ...] = ()  # of each rank, ascending from 0; empty: all are on one
+    host: str = "127.0.0.1"  # at which other ranks reach this one
+    # Of the ranks of this machine (None: `group`), and of all (None: torch's default group).
     machine_group: dist.ProcessGroup | None = field(default=None, compare=False)
     group: dist.ProcessGroup | None = field(default=None, compare=False)
 
     def among(self, ranks: range, timeout: float) -> DistributedContext | None:
-        """The context of some consecutive ranks of all, for collectives among them.
-
-        Collective: all ranks of the run call it, also those that are not among them.
-
-        Args:
-            ranks: At least one.
-            timeout: Seconds a collective may take.
+        """The context of some consecutive ranks of all, for collectives among them, which may take
+        `timeout` seconds. Collective among all ranks of the run.
 
         Returns:
             With ranks and machines numbered from 0; None on a rank that is not among them.
@@ -79,7 +68,6 @@ class DistributedContext:
 
     @property
     def machine(self) -> int:
-        """The number of this rank's machine."""
         return self.machines[self.rank] if self.machines else 0
 
     @property
@@ -100,7 +88,6 @@ class DistributedContext:
 
     @property
     def is_machine_main(self) -> bool:
-        """Whether this is the first rank of its machine."""
         return self.rank == self.machine_ranks[0]
 
     @property
@@ -119,10 +106,7 @@ class DistributedContext:
         )
 
     def in_collective(self) -> AbstractContextManager[None]:
-        """Marks this rank as waiting in a collective.
-
-        A failure inside means that another rank was late.
-        """
+        """Marks this rank as waiting in a collective: a failure inside is another rank's."""
         return self.control.waiting()
 
     def _together(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:

@@ -19,11 +19,8 @@ class CudaError(RunError):
 
 
 def register_host_memory(address: int, size: int) -> None:
-    """Pin pages of the host's memory, so that kernels read them over the bus.
-
-    Raises:
-        CudaError: The system refuses to pin that much, or the memory is registered already.
-    """
+    """Pin pages of the host's memory, so that kernels read them over the bus; a CudaError where the
+    system refuses to pin that much."""
     flags = ctypes.c_uint(_PORTABLE | _MAPPED)
     _call("HostRegister", ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
 
@@ -34,21 +31,16 @@ def unregister_host_memory(address: int) -> None:
 
 
 def device_address(address: int) -> int:
-    """The address at which kernels read pinned host memory; on some systems it is another one.
-
-    Raises:
-        CudaError: The memory is not pinned.
-    """
+    """The address at which kernels read pinned host memory, on some systems another one. Raises
+    CudaError where the memory is not pinned."""
     found = ctypes.c_void_p()
     _call("HostGetDevicePointer", ctypes.byref(found), ctypes.c_void_p(address), ctypes.c_uint(0))
     return found.value or 0
 
 
 def pci_address(index: int) -> str:
-    """Where a GPU of this process sits: `0000:3b:00.0`. Slices (MIG) of one GPU share its address.
-
-    Does not start CUDA.
-    """
+    """Where a GPU of this process sits: `0000:3b:00.0`, also each of its slices (MIG). Does not
+    start CUDA."""
     text = ctypes.create_string_buffer(_PCI_LENGTH)
     _call("DeviceGetPCIBusId", text, ctypes.c_int(_PCI_LENGTH), ctypes.c_int(index))
     return text.value.decode().lower()
@@ -66,11 +58,8 @@ def _call(name: str, *arguments: object) -> None:
 
 @cache
 def _runtime() -> tuple[ctypes.CDLL, str]:
-    """The runtime that torch has loaded, and how the names of its functions begin.
-
-    A name is looked up in torch's own library and in those that it needs: of several runtimes in
-    this process (of other packages, of other versions) it is torch's. That library is loaded by
-    now, wherever it lies.
-    """
+    """The runtime that torch has loaded, and how the names of its functions begin: of several in
+    this process the right one, since they are looked up in torch's own library and those that it
+    needs."""
     prefix = "cuda" if torch.version.hip is None else "hip"
     return ctypes.CDLL(f"libc10_{prefix}.so"), prefix

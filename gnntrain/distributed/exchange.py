@@ -63,14 +63,13 @@ def open_exchange(
 ) -> Iterator[Exchange]:
     """An exchange of all ranks. Collective, at its end too: others may still ask this rank.
 
-    After an error it reports this rank's failure, or that of the rank that caused it, before others
-    lose their connections.
+    It reports a failure, or its cause in another rank, before others lose their connections.
 
     Args:
         context: This rank.
         owners: The ranks that hold and serve each part. The ranks of a machine that ask a part of
             several ranks are spread over these.
-        host: The address of this rank's machine at which other ranks reach it.
+        host: The address of this rank's machine.
         timeout: Seconds without a byte of an answer after which its owner is lost.
         num_lanes: How many calls of this rank go on at once; further ones wait for these.
 
@@ -94,12 +93,7 @@ def open_exchange(
 
 
 class Exchange:
-    """One rank's end of the calls between ranks. Thread-safe.
-
-    Attributes:
-        num_owners: The number of parts.
-        owner: The number of the part that this rank holds; None: it holds nothing.
-    """
+    """One rank's end of the calls between ranks. Thread-safe."""
 
     def __init__(
         self,
@@ -109,6 +103,7 @@ class Exchange:
         timeout: float,
     ) -> None:
         self.num_owners = len(owners)
+        # The part that this rank holds; None: nothing.
         self.owner = next((o for o, ranks in enumerate(owners) if context.rank in ranks), None)
         self._context, self._token, self._timeout = context, token, timeout
         place = context.rank - context.machine_ranks[0]
@@ -273,17 +268,15 @@ class Exchange:
     def call(
         self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
     ) -> dict[int, list[AnyArray]]:
-        """Call `name` at several owners at once and wait for all.
-
-        This rank's own part is asked without a connection, while the others work.
+        """Call `name` at several owners at once and wait for all; this rank's own part is asked
+        without a connection, while the others work.
 
         Args:
             name: As the owners serve it.
             arguments: By the number of the owner; arrays of bool, integers or floating point.
 
         Returns:
-            By the number of the owner, in the order of `arguments`: new arrays; from the own part
-            the very arrays of its answer.
+            By the number of the owner, in this order: new arrays; of the own part the very arrays.
 
         Raises:
             RunError: An owner has gone, does not answer within `timeout`, or has failed to answer.
@@ -349,11 +342,8 @@ def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
 
 
 def _receive(connection: socket.socket) -> tuple[Any, list[AnyArray]]:
-    """The next message: its head and new, writable arrays.
-
-    Raises:
-        OSError: The other end has gone, or sends nothing.
-    """
+    """The next message: its head and new, writable arrays. Raises OSError where the other end has
+    gone, or sends nothing."""
     (num_bytes,) = _HEAD_BYTES.unpack(_read(connection, _HEAD_BYTES.size))
     head, described = json.loads(_read(connection, num_bytes))
     arrays: list[AnyArray] = []

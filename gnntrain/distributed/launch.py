@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gnntrain")
 
-_CHECK_SECONDS = 10.0
 _CONNECT_SECONDS = 20.0
 
 Worker = Callable[[DistributedContext, Any], None] | str
@@ -50,25 +49,15 @@ Worker = Callable[[DistributedContext, Any], None] | str
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The ranks of a run, and the devices and threads of each.
-
-    Attributes:
-        world_size: Number of ranks.
-        device: The type of each rank's device: "cpu", or one GPU a rank, as "cuda".
-        threads: Compute threads a rank.
-        timeout: Seconds a collective may take.
-        machines: See `DistributedContext`.
-        servers: How many of the ranks, the last ones, only hold the graph.
-        grace: Seconds from a stop signal until the system kills the run.
-    """
+    """The ranks of a run, and the devices and threads of each."""
 
     world_size: int
-    device: str
-    threads: int
-    timeout: float
-    machines: tuple[int, ...] = ()
-    servers: int = 0
-    grace: float = GRACE_SECONDS
+    device: str  # the type of each rank's: "cpu", or one GPU a rank, as "cuda"
+    threads: int  # that compute, a rank
+    timeout: float  # seconds a collective may take
+    machines: tuple[int, ...] = ()  # see `DistributedContext`
+    servers: int = 0  # how many of the ranks, the last ones, only hold the graph
+    grace: float = GRACE_SECONDS  # from a stop signal until the system kills the run
 
     @property
     def use_gpus(self) -> bool:
@@ -84,12 +73,11 @@ class LaunchPlan:
 
     @classmethod
     def of(cls, config: Config, rendezvous: Rendezvous | None = None) -> LaunchPlan:
-        """The ranks of a configuration: on this machine, or those that a launcher has started.
-
-        Every process that the launcher has started calls this.
+        """The ranks of a configuration: on this machine, or those that a launcher has started, of
+        which each calls this.
 
         Raises:
-            UserError: This machine has fewer GPUs than ranks; or no rank would train; or see
+            UserError: There are fewer GPUs than ranks; or no rank would train; or see
                 `refuse_unguarded_script`.
         """
         device, num_gpus = training_device(config.trainer, devices.gpus_here())
@@ -156,10 +144,9 @@ def launch(
         worker: A module-level function; or its name, `module:function`, so that this process need
             not import the modules that only ranks need.
         payload: Plain, picklable data.
-        plan: The ranks.
+        plan, rendezvous: The ranks, and the meeting of those that a launcher has started.
         log_dir: Where ranks write their logs, for messages.
         in_process: Whether a single rank may run in this process.
-        rendezvous: Of the processes that a launcher has started; None: it has started no others.
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.
@@ -170,7 +157,7 @@ def launch(
         return _run_here(worker, payload, plan, rendezvous)
     try:
         with listen(LOOPBACK) as listener:
-            socket.create_connection(listener.getsockname(), _CHECK_SECONDS).close()
+            socket.create_connection(listener.getsockname(), 10.0).close()
     except OSError as error:  # ranks would retry for minutes
         raise RunError(
             "Several ranks talk over the loopback interface, and 127.0.0.1 cannot be reached: "
@@ -235,11 +222,11 @@ def _run_rank(
     with Watch(control).running():
         install_rank_handlers(control)
         try:
-            with control.reporting_failure():
-                _run(worker, payload, plan, control, rank, LOOPBACK, address)
+            _run(worker, payload, plan, control, rank, LOOPBACK, address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
-        except Exception:  # reported above: the parent raises it
+        except Exception as error:
+            control.report_failure(control.cause_of(error))  # the parent raises it
             sys.exit(1)
         finally:
             # After the report: the other ranks fail as soon as they lose the connection.

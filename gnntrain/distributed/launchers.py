@@ -25,28 +25,18 @@ STARTED_BY = "GNNTRAIN_LAUNCHER"
 class Launched:
     """One of the processes that a launcher has started for one run.
 
-    Attributes:
-        launcher: Its name, for messages.
-        process: The number of this process, from 0.
-        num_processes: How many processes the launcher has started on all machines.
-        local_rank: The number of this process on its machine, where each process is a rank; None:
-            one process a machine, which starts that machine's ranks.
-        address: Where all processes meet: an address of process 0's machine, or its host name.
-        port: The port at that address.
-        has_store: Whether the launcher serves a `TCPStore` there; otherwise process 0 does.
-        num_ranks: Ranks a machine, where the launcher says so to one process a machine.
-        is_on_one_machine: Whether that is certain of all processes.
+    Where each is a rank, it has a number on its machine; else it starts that machine's ranks.
     """
 
-    launcher: str
-    process: int
-    num_processes: int
+    launcher: str  # its name, for messages
+    process: int  # from 0
+    num_processes: int  # on all machines
     local_rank: int | None
-    address: str
+    address: str  # where all processes meet: an address of process 0's machine, or its host name
     port: int
-    has_store: bool = False
-    num_ranks: int | None = None
-    is_on_one_machine: bool = False
+    has_store: bool = False  # the launcher serves a `TCPStore` there; otherwise process 0 does
+    num_ranks: int | None = None  # a machine, where the launcher says so
+    is_on_one_machine: bool = False  # certainly, all processes
 
     @property
     def is_main(self) -> bool:

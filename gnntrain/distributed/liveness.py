@@ -39,19 +39,13 @@ from gnntrain.limits import container
 
 _log = logging.getLogger("gnntrain")
 
-# Seconds between two looks at the other ranks' signs of life.
-LOOK_SECONDS = 1.0
-# A rank that has failed by a lost connection looks this long for the rank that caused it, ...
-_OBSERVE_SECONDS = 6.0
-# ... which is one that gives no sign of life for so long. A rank that computes without releasing
-# Python's lock may miss some.
-_SILENT_SECONDS = 4.0
-# Seconds in which ranks may notice by themselves that another one has failed, ...
-_NOTICE_SECONDS = 8.0
-# ... in which a launched process whose run is abandoned may raise the reason by itself, ...
-_RAISE_SECONDS = 3.0
-# ... and in which a process must then end, unless it writes a checkpoint.
-_END_SECONDS = 7.0
+LOOK_SECONDS = 1.0  # between two looks at the other ranks' signs of life
+# A rank that has failed by a lost connection looks this long for the rank that caused it, which is
+# one that gives no sign of life for so long (it may compute without releasing Python's lock).
+_OBSERVE_SECONDS, _SILENT_SECONDS = 6.0, 4.0
+# In which ranks may notice by themselves that another one has failed, in which a launched process
+# whose run is abandoned may raise the reason by itself, and in which it must then end.
+_NOTICE_SECONDS, _RAISE_SECONDS, _END_SECONDS = 8.0, 3.0, 7.0
 _MEMORY_HINT = (
     "The system kills a process when memory runs out: lower trainer.batch_size, sampler.fan_outs "
     "or the number of ranks."
@@ -118,7 +112,7 @@ class Watch:
         control: Of this rank.
         roster: The ranks on all machines; None: a supervisor watches them.
         timeout: Seconds after which a silent rank is lost; may be changed.
-        on_forced_end: Called before the process is ended by force, with the failure that ends it.
+        on_forced_end: Called with the failure that ends the process by force.
     """
 
     def __init__(
@@ -126,7 +120,7 @@ class Watch:
         control: RunControl,
         roster: Roster | None = None,
         timeout: float = math.inf,
-        on_forced_end: Callable[[GnntrainError | None], None] = lambda _: None,
+        on_forced_end: Callable[[GnntrainError], None] = lambda _: None,
     ) -> None:
         self._control, self._roster, self.timeout = control, roster or Roster(), timeout
         self._on_forced_end = on_forced_end
@@ -182,8 +176,10 @@ class Watch:
         self._end_by_force()
 
     def _end_by_force(self) -> None:
+        if self._failure is None:
+            os._exit(1)
         self._on_forced_end(self._failure)
-        os._exit(1 if self._failure is None else exit_code(self._failure))
+        os._exit(exit_code(self._failure))
 
     def _tick(self) -> None:
         """Synchronise, and every `LOOK_SECONDS` look for the others."""
@@ -277,11 +273,10 @@ class Supervisor:
         control.is_writing = lambda: self._is_writing
 
     def watch(self) -> None:
-        """Wait for all ranks. No rank is running when this returns or raises.
+        """Wait for all ranks; none is running afterwards.
 
         Raises:
-            GnntrainError: The error of the first rank that failed, or the name of a rank that
-                hangs.
+            GnntrainError: Of the first rank that failed, or with the name of one that hangs.
             Interrupted: A signal asked the run to stop.
         """
         control = self._control

@@ -27,13 +27,9 @@ class Caller(Protocol):
 
 @dataclass(frozen=True)
 class NodeOwners:
-    """Contiguous ranges of nodes: owner i holds the nodes `starts[i] … starts[i + 1] - 1`.
+    """Contiguous ranges of nodes: owner i holds the nodes `starts[i] … starts[i + 1] - 1`."""
 
-    Attributes:
-        starts: int64 `[num_owners + 1]`, ascending from 0.
-    """
-
-    starts: Int64Array
+    starts: Int64Array  # [num_owners + 1], ascending from 0
 
     @property
     def num_nodes(self) -> int:
@@ -47,9 +43,8 @@ class NodeOwners:
         """`nodes` by owner, each owner's in the order given."""
         if self.num_owners == 1:
             return GroupedNodes(None, {0: nodes.astype(self._row_dtype)})
-        owner = np.searchsorted(self.starts, nodes, side="right") - 1
         # Of a small type, whose stable sort is a counting sort.
-        owner = owner.astype(np.uint16)
+        owner = (np.searchsorted(self.starts, nodes, side="right") - 1).astype(np.uint16)
         order = np.argsort(owner, kind="stable")
         ends = np.cumsum(np.bincount(owner, minlength=self.num_owners))
         rows = {}
@@ -74,16 +69,13 @@ def equal_ranges(num_nodes: int, num_owners: int) -> NodeOwners:
 
 @dataclass(frozen=True)
 class GroupedNodes:
-    """Nodes grouped by owner.
-
-    Attributes:
-        order: int64 `[n]`, the places of the grouped nodes before; None: they were grouped so.
-        rows: By owner that has some, ascending: the nodes' rows in its range, int32 or int64. At
-            least one owner: of no nodes the first, with no row.
-    """
+    """Nodes grouped by owner."""
 
     order: Int64Array | None
+    """`[n]`, the places of the grouped nodes before; None: they were grouped so."""
     rows: dict[int, AnyArray]
+    """By owner that has some, ascending: the nodes' rows in its range, int32 or int64. At least one
+    owner: of no nodes the first, with no row."""
 
     def scattered(self, values: AnyArray) -> AnyArray:
         """`values` `[n, …]` of the grouped nodes, in the order before."""
@@ -100,20 +92,8 @@ def joined(arrays: Sequence[AnyArray]) -> AnyArray:
 
 
 def ask_rows(caller: Caller, owners: NodeOwners, name: str, nodes: Int64Array) -> AnyArray:
-    """The rows of `nodes` of an array whose ranges the owners serve as `name` by `answers_of`.
-
-    Args:
-        caller: Asks the owners.
-        owners: Who holds which nodes.
-        name: Of the call.
-        nodes: int64 `[n]`.
-
-    Returns:
-        `[n, …]`.
-
-    Raises:
-        RunError: An owner does not answer.
-    """
+    """The rows `[n, …]` of `nodes` of an array whose ranges the owners serve as `name`, by
+    `answers_of`. Raises RunError where an owner does not answer."""
     grouped = owners.group(nodes)
     answers = caller.call(name, {owner: [rows] for owner, rows in grouped.rows.items()})
     return grouped.scattered(joined([answers[owner][0] for owner in grouped.rows]))

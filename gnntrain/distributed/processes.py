@@ -28,21 +28,29 @@ from gnntrain.distributed.launchers import STARTED_BY, Launched
 from gnntrain.distributed.signals import HANDLED, block_signals, handled
 from gnntrain.errors import RESTART_CODE, UserError
 
-_PRELOADED = "gnntrain.preloaded"
 _STREAMS = (1, 2)
 
 _started: list[Any] = []  # of multiprocessing's two servers those that this process has started
 
 
-def start_server(preloaded: str = _PRELOADED) -> None:
+def start_server(preloaded: str = "gnntrain.preloaded") -> None:
     """Start the server, unless it runs. Returns at once, while the server imports `preloaded`."""
+    # It looks for modules in the current directory only if this process does: `python -c`, which it
+    # is, would find a user's `random.py` before Python's.
+    name, here = "PYTHONSAFEPATH", Path.cwd()
+    is_here = any(Path(folder).absolute() == here for folder in sys.path)
+    is_set = name not in os.environ and not is_here
     # Signals to the process group are for the ranks: the server ends with this process.
     with _tracked():
         forkserver.set_forkserver_preload([preloaded])
         server: Any = forkserver._forkserver
         is_new = server._forkserver_pid is None
-        with _our_modules_alone():
+        os.environ |= {name: "1"} if is_set else {}
+        try:
             forkserver.ensure_running()
+        finally:
+            if is_set:
+                del os.environ[name]
         _started.extend([server] * is_new)
 
 
@@ -60,8 +68,7 @@ def _tracked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopping_servers() -> Iterator[None]:
-    """Stop at the end what `start_server` and `start_process` have started beside the processes
-    themselves. Both servers would stay until this process ends, a notebook's perhaps."""
+    """Stop at the end multiprocessing's two servers, which would stay in a notebook's process."""
     try:
         yield
     finally:
@@ -73,11 +80,8 @@ def stopping_servers() -> Iterator[None]:
 
 
 def refuse_unguarded_script() -> None:
-    """Refuse to start processes from a script that they would run again, importing it.
-
-    Raises:
-        UserError: It has no `if __name__ == "__main__":`.
-    """
+    """Refuse to start processes from a script without `if __name__ == "__main__":`, which each of
+    them would import and so run again."""
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
     if script.suffix != ".py" or script.name == "__main__.py" or not script.is_file():
         return
@@ -91,30 +95,11 @@ def refuse_unguarded_script() -> None:
         )
 
 
-@contextlib.contextmanager
-def _our_modules_alone() -> Iterator[None]:
-    """The server looks for modules in the current directory only if this process does: `python -c`,
-    which it is, would find a user's `random.py` before Python's."""
-    name, here = "PYTHONSAFEPATH", Path.cwd()
-    if name in os.environ or any(Path(folder).absolute() == here for folder in sys.path):
-        yield
-        return
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[name]
-
-
 def start_process(
     target: Callable[..., None], arguments: Sequence[Any], *, uses_gpu: bool
 ) -> BaseProcess:
-    """Start a process. It begins with the signals of `HANDLED` blocked.
-
-    Args:
-        target: A module-level function.
-        arguments: Its arguments; pickled.
-        uses_gpu: Whether it must not be forked.
+    """Start a process, with the signals of `HANDLED` blocked, that calls a module-level function
+    with picklable arguments; `uses_gpu`: it must not be forked.
     """
     if not uses_gpu:
         start_server()
@@ -130,11 +115,8 @@ def start_process(
 
 
 def run_ranks(machine: Launched, num_ranks: int) -> int:
-    """Start this command once for each rank of this machine, as torchrun would, and wait for all.
-
-    Args:
-        machine: How this process was started: one a machine.
-        num_ranks: Ranks of each machine.
+    """Start this command once for each rank of this machine, as torchrun would, and wait for all;
+    each machine has as many.
 
     Returns:
         The exit code: 0; that of a rank whose failure would only happen again; else

@@ -67,26 +67,16 @@ class ProcessInfo(NamedTuple):
 
 
 class Rendezvous:
-    """One process's view of the meeting.
-
-    A process publishes plain data under a key, as JSON, and others wait for the key.
+    """One process's view of the meeting: it publishes plain data under a key, as JSON, and others
+    wait for the key.
 
     Args:
         launched: How this process was started.
         address: The store.
         host: The address from which this machine reaches the others.
-
-    Attributes:
-        is_main: Whether this process leads the run.
-        is_machine_main: Whether this is the first process of its machine.
-        control: Stop, failures and progress.
-        watch: Notices, once the processes have met, which other one fails or goes silent.
-        processes: Of all processes, in their order.
-        machines: The number of each process's machine: a new one begins with each local rank 0.
-        hosts: Name and address of each machine.
     """
 
-    watch: Watch
+    watch: Watch  # notices, once the processes have met, which other one fails or goes silent
 
     def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
         self.launched, self.address, self.host = launched, address, host
@@ -97,12 +87,11 @@ class Rendezvous:
         self._common = _client(StoreAddress(address.host, address.port, "gnntrain"))
         self.control = RunControl(self._store, launched.process)
         self.processes: list[ProcessInfo] = []
-        self.machines: tuple[int, ...] = ()
-        self.hosts: tuple[str, ...] = ()
+        self.machines: tuple[int, ...] = ()  # of each process, from 0
+        self.hosts: tuple[str, ...] = ()  # name and address of each machine
 
     @property
     def machine(self) -> int:
-        """The number of this process's machine."""
         return self.machines[self.launched.process]
 
     @property
@@ -115,11 +104,7 @@ class Rendezvous:
         return max(1, int(min(len(own) // here.count(own), quota)))
 
     def join(self, command: Sequence[str] | None, deadline: float) -> None:
-        """Meet the other processes.
-
-        Args:
-            command: The command line; None: this is a program of the user's.
-            deadline: Until when they may come, of `time.monotonic`.
+        """Meet the other processes, which may come until the deadline, of `time.monotonic`.
 
         Raises:
             UserError: The processes were started with different command lines or versions.
@@ -132,6 +117,7 @@ class Rendezvous:
         name, local_rank = socket.gethostname(), self.launched.local_rank or 0
         info = ProcessInfo(name, self.host, local_rank, core_numbers(), program)
         self.processes = [ProcessInfo(*one) for one in self.gather("info", info, deadline)]
+        # A new machine begins with each local rank 0.
         firsts = itertools.accumulate(not one.local_rank for one in self.processes)
         self.machines = tuple(count - 1 for count in firsts)
         by_machine = dict(zip(self.machines, self.processes, strict=True))
@@ -159,20 +145,12 @@ class Rendezvous:
         self._store.set(key, json.dumps(value))
 
     def wait_for(self, key: str) -> Any:
-        """Wait for what a process tells.
-
-        Raises:
-            GnntrainError: The failure of another process.
-            Interrupted: The run was asked to end.
-        """
+        """Wait for what a process tells. Raises another one's failure; or `Interrupted`."""
         return self._wait_for([key], math.inf)[0]
 
     def gather(self, key: str, value: Any, deadline: float = math.inf) -> list[Any]:
-        """Every process's plain `value` on all, in their order.
-
-        Raises:
-            RankLost: Process 0 has not got those of all until `deadline`.
-        """
+        """Every process's plain `value` on all, in their order. Process 0 raises RankLost where it
+        has not got all until the deadline."""
         self.publish(f"{key}/{self.launched.process}", value)
         keys = [f"{key}/{process}" for process in range(self.launched.num_processes)]
         return self._wait_for(keys, deadline if self.is_main else math.inf)
@@ -240,10 +218,9 @@ class Rendezvous:
         control.sync()
         self._mark(error)
 
-    def _end_by_force(self, failure: GnntrainError | None) -> None:
-        if failure is not None:
-            self._mark(failure)
-            prepare_forced_exit(failure)
+    def _end_by_force(self, failure: GnntrainError) -> None:
+        self._mark(failure)
+        prepare_forced_exit(failure)
 
     def _mark(self, error: BaseException) -> None:
         """Have torchrun's summary show an error, and mark one that another process tells the user:
@@ -292,7 +269,7 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     Within a meeting it yields that meeting. An exception inside ends all processes.
 
     Args:
-        command: See `Rendezvous.join`.
+        command: The command line, which all have in common; None: a program of the user's.
 
     Raises:
         UserError: As of `launched` and `Rendezvous.join`; or process 0 cannot listen at its
@@ -333,7 +310,7 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     _meeting = rendezvous = Rendezvous(found, address, own_address(host))
     try:
         rendezvous.join(command, deadline)
-        with rendezvous.watch.running(), rendezvous.control.reporting_failure():
+        with rendezvous.watch.running():
             yield rendezvous
     except BaseException as error:
         cause = rendezvous.control.cause_of(error)

@@ -13,7 +13,6 @@ from pathlib import Path
 from gnntrain.distributed.launchers import INTERACTIVE
 from gnntrain.errors import RunError
 
-_SCONTROL_SECONDS = 60
 # SLURM ends the processes of a job that is requeued. Until then those that do not ask for it wait:
 # where one task ends with an error, SLURM may end them all.
 _WAIT_SECONDS = 60.0
@@ -58,14 +57,8 @@ def seconds_given(number: int, grace: float, environ: Mapping[str, str] = os.env
 
 
 def requeue(*, is_main: bool) -> None:
-    """Have SLURM end this job and start it again.
-
-    Args:
-        is_main: Whether this process asks for it; the others wait for their end.
-
-    Raises:
-        RunError: SLURM refuses.
-    """
+    """Have SLURM end this job and start it again: the main process asks for it, and raises RunError
+    where SLURM refuses; the others wait for their end."""
     if not is_main:
         time.sleep(seconds_given(signal.SIGUSR2, _WAIT_SECONDS))
         return
@@ -73,13 +66,8 @@ def requeue(*, is_main: bool) -> None:
 
     job = slurm_job() or ""
     try:
-        subprocess.run(
-            ["scontrol", "requeue", job],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=_SCONTROL_SECONDS,
-        )
+        command = ["scontrol", "requeue", job]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip()
         raise RunError(

@@ -61,7 +61,7 @@ class Phase(IntEnum):
     TRAINING = 1
     EVALUATING = 2
     CLOSING = 3
-    ENDED = 4  # and if it failed, it has reported why
+    ENDED = 4  # by itself: nobody need look for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,39 +86,30 @@ class RunControl:
     Args:
         store: Reached by all processes of the run.
         rank: This process's rank; None: it supervises the ranks.
-
-    Attributes:
-        decisions: The store of `commit` and `agreed`, reached by all ranks; `store` by default.
-            Ranks agree also after the supervising process has gone if rank 0 serves this one.
-        find_cause: Finds another rank's failure behind an exception of this one; may take seconds.
-        grace: Seconds from a stop signal until the system kills this process.
-        is_writing: Whether a checkpoint is being written, by this rank or one that it supervises.
-        timeout: Seconds that `agreed` waits for the store: TCPStore has no limit of its own.
-        stop_requested: The signal that asks the run to end; 0: none. Cheap to poll.
-        is_abandoned: Whether all ranks end without finishing their step; may be set.
-        is_stopped_elsewhere: Whether another process was the first to ask the run to end.
-        failed_waiting: Whether this rank has failed while it waited for others.
-        lost_store: Why the store no longer answers; None: it does.
     """
 
     def __init__(self, store: Store | None = None, rank: int | None = 0) -> None:
         self._store: Store = dist.HashStore() if store is None else store  # type: ignore[attr-defined]
+        self.lost_store: dist.DistError | None = None  # why it no longer answers; None: it does
+        # Of `commit` and `agreed`: ranks agree also without the supervisor if rank 0 serves it.
         self.decisions = self._store
         self.rank = rank
-        self.is_stopped_elsewhere = False
-        self.stop_requested = 0
-        self.is_abandoned = False
+        self.stop_requested = 0  # the signal that asks the run to end; cheap to poll
+        self.is_stopped_elsewhere = False  # another process was the first to ask
+        self.is_abandoned = False  # all ranks end without finishing their step; may be set
         self._must_save = False  # rank 0 has to commit this, others to hand it to the store
         self._num_saves = 0  # that rank 0 has read from the store
         self._progress, self._beat = Progress(), 0
         self._deadline: tuple[float, GnntrainError] | None = None
+        # Finds another rank's failure behind an exception of this one; may take seconds.
         self.find_cause: Callable[[BaseException], GnntrainError | None] = lambda _: (
             self.first_failure()
         )
-        self.grace, self.timeout = GRACE_SECONDS, math.inf
+        self.grace = GRACE_SECONDS  # from a stop signal until the system kills this process
+        self.timeout = math.inf  # of `agreed`: TCPStore has no limit of its own
+        # A checkpoint, by this rank or one that it supervises.
         self.is_writing: Callable[[], bool] = lambda: False
-        self.failed_waiting = False
-        self.lost_store: dist.DistError | None = None
+        self.failed_waiting = False  # while it waited for other ranks
 
     def request_stop(self, number: int) -> None:
         """Ask all ranks to save and end; the first signal counts. Safe in a signal handler."""
@@ -199,12 +190,11 @@ class RunControl:
 
     @property
     def is_starting(self) -> bool:
-        """Whether this rank has not begun to train: a stop request would not be answered yet."""
+        """Whether a stop request would not be answered yet."""
         return self._progress.phase == Phase.STARTING
 
     @property
     def is_closing(self) -> bool:
-        """Whether this rank has left training and writes its results."""
         return self._progress.phase == Phase.CLOSING
 
     def enter(self, phase: Phase, step: int | None = None) -> None:
@@ -238,15 +228,6 @@ class RunControl:
         except dist.DistError as error:
             self.lost_store = error
         return Progress()
-
-    @contextmanager
-    def reporting_failure(self) -> Iterator[None]:
-        """Stores this rank's exception, or what caused it. KeyboardInterrupt is not stored."""
-        try:
-            yield
-        except Exception as error:
-            self.report_failure(self.cause_of(error))
-            raise
 
     def cause_of(self, error: E) -> E | GnntrainError:
         """Another rank's failure, where this rank failed because of it; otherwise `error`."""

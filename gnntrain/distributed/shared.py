@@ -27,12 +27,8 @@ _MESSAGE_BYTES = 4 << 20
 def shared_tensor(
     shape: Sequence[int], dtype: torch.dtype, context: DistributedContext, directory: Path | None
 ) -> Tensor:
-    """A tensor of undefined content in memory that all ranks of this machine map.
-
-    Collective among these ranks.
-
-    Args:
-        directory: The folder of its file; None: in memory.
+    """A tensor of undefined content that all ranks of this machine map: of a file in the directory,
+    or in memory. Collective among these ranks.
 
     Raises:
         OSError: There is not enough space; raised on all ranks of the machine.
@@ -74,9 +70,8 @@ def exchange_rows(
     of some MiB: no further copy of the rows is made.
 
     Args:
-        matrix: `[num_rows, num_columns]` in host memory that the machine's ranks share; each
-            machine has written its own rows.
-        ranges: The rows of each machine.
+        matrix: `[num_rows, num_columns]` in host memory that the machine's ranks share.
+        ranges: The rows of each machine, which it has written.
     """
     if context.is_machine_main and matrix.numel() > 0:
         own, count, device = context.machine, context.num_machines, context.device
@@ -90,22 +85,19 @@ def exchange_rows(
                 to, source = (own + distance) % count, (own - distance) % count
                 peers = context.ranks_of(to)[0], context.ranks_of(source)[0]
                 for sent, received in zip_longest(messages[own], messages[source]):
-                    operations: list[dist.P2POp] = []
-                    if sent is not None:
-                        # NCCL reads and writes the memory of GPUs only.
-                        sent = sent.to(device)
-                        operations.append(
-                            dist.P2POp(dist.isend, sent, group=context.group, group_peer=peers[0])
-                        )
-                    if received is not None:
-                        buffer = received
-                        if device.type != "cpu":
-                            buffer = torch.empty_like(received, device=device)
-                        operations.append(
-                            dist.P2POp(dist.irecv, buffer, group=context.group, group_peer=peers[1])
-                        )
+                    # NCCL reads and writes the memory of GPUs only.
+                    out = None if sent is None else sent.to(device)
+                    into = received
+                    if received is not None and device.type != "cpu":
+                        into = torch.empty_like(received, device=device)
+                    calls = (dist.isend, out, peers[0]), (dist.irecv, into, peers[1])
+                    operations = [
+                        dist.P2POp(call, rows, group=context.group, group_peer=peer)
+                        for call, rows, peer in calls
+                        if rows is not None
+                    ]
                     for work in dist.batch_isend_irecv(operations):
                         work.wait()
-                    if received is not None and buffer is not received:
-                        received.copy_(buffer)
+                    if received is not None and into is not None and into is not received:
+                        received.copy_(into)
     context.on_machine.barrier()

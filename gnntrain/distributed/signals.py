@@ -126,11 +126,8 @@ def prepare_forced_exit(error: BaseException) -> None:
 
 
 def install_rank_handlers(control: RunControl) -> None:
-    """Handle signals in a rank's process, which begins with them blocked.
-
-    A terminal or a scheduler signals all processes of a run, so a signal is only a request to the
-    run. When the run is abandoned, it ends this rank where it is, unless it is writing its results.
-    """
+    """Handle signals in a rank's process, which begins with them blocked. A signal is a request to
+    the run; when that is abandoned, it ends this rank where it is, unless it writes its results."""
     handler = _Handler(control, is_supervised=True)
     for number in handled():
         signal.signal(number, handler.handle)
@@ -138,19 +135,13 @@ def install_rank_handlers(control: RunControl) -> None:
 
 
 class _Handler:
-    """Handles the signals to one process: a command's, or a rank's that a supervisor has started.
-
-    Attributes:
-        control: Of the run, while there is one.
-        raised: The first signal, if it was raised.
-        must_requeue: Whether SIGUSR1 has come in a SLURM job.
-    """
+    """Handles the signals to a command, or to a rank that a supervisor has started."""
 
     def __init__(self, control: RunControl | None = None, *, is_supervised: bool = False) -> None:
         self.control, self._is_supervised = control, is_supervised
         self.over = threading.Event()
-        self.raised: int | None = None
-        self.must_requeue = False
+        self.raised: int | None = None  # the first signal, unless the run was told
+        self.must_requeue = False  # SIGUSR1 has come in a SLURM job
         self.requeue: Callable[[], None] = lambda: None
         self._first = 0
         self._first_at = self._step_ends_by = self._ends_by = 0.0

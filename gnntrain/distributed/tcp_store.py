@@ -29,10 +29,8 @@ class StoreTimeout(dist.DistNetworkError):
 
 
 class BoundedStore:
-    """Makes the calls of a store in a thread, and gives up when one takes longer than `timeout`.
-
-    TCPStore waits for an answer without end: if the serving process has ended, the connection
-    breaks and the call raises, but if its machine or the network has gone, nothing arrives.
+    """Makes the calls of a store in a thread, and gives up when one takes longer than `timeout`:
+    TCPStore waits without end for a machine or a network that has gone.
 
     Args:
         connect: Returns the store. Called in the thread: also a client waits without end, for a
@@ -92,11 +90,8 @@ class StoreAddress(NamedTuple):
     prefix: str = ""
 
     def connect(self, timeout: float) -> Any:
-        """A new client of the store, a `torch.distributed.Store`.
-
-        Raises:
-            torch.distributed.DistError: It cannot be reached within `timeout` seconds.
-        """
+        """A new client of the store, a `torch.distributed.Store`; DistError: it cannot be reached
+        within `timeout` seconds."""
         store = TCPStore(self.host, self.port, is_master=False, timeout=timedelta(seconds=timeout))
         return PrefixStore(self.prefix, store) if self.prefix else store
 
@@ -132,11 +127,8 @@ def serve_store(world_size: int, timeout: float, host: str = LOOPBACK, port: int
 
 
 def own_address(towards: str) -> str:
-    """The address of this machine from which it reaches `towards`. Nothing is sent.
-
-    Raises:
-        OSError: There is no way there.
-    """
+    """The address of this machine from which it reaches `towards`; OSError: there is no way there.
+    Nothing is sent."""
     family = socket.AF_INET6 if ":" in towards else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 9))
@@ -144,11 +136,7 @@ def own_address(towards: str) -> str:
 
 
 def interface_of(host: str) -> str:
-    """The name of the network interface that has this address.
-
-    Raises:
-        UserError: None has.
-    """
+    """The name of the network interface that has this address; UserError: none has."""
     wanted, families = ipaddress.ip_address(host), (socket.AF_INET, socket.AF_INET6)
     for name, addresses in psutil.net_if_addrs().items():
         texts = [one.address.partition("%")[0] for one in addresses if one.family in families]

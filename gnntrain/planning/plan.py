@@ -242,7 +242,7 @@ def plan(config: Config, *, data: object = None) -> Plan:
             raise UserError(f"A run with distributed.{key} cannot be planned.", hint)
     refuse_untrainable(config, opened.store, asked.world_size)
     here = _measurable(config, found, len(opened.store.split("train")))
-    if problems := machine_problems(here, found):
+    if problems := machine_problems(here, lambda: found):
         raise ConfigError(problems)
     with stopping_servers():
         ranks = dry_run(here, opened.store, runs_folder(config))

@@ -329,16 +329,15 @@ class Console(Display):
             ]
             self.table(["", *splits], cells)
         each = f"{format_seconds(summary.seconds_per_epoch)} an epoch"
-        gpu = f"{DOT}{format_bytes(summary.peak_gpu_bytes)} on the GPU" * bool(
-            summary.peak_gpu_bytes
-        )
+        peak_gpu = summary.peak_gpu_bytes
+        gpu = f"{DOT}{format_bytes(peak_gpu)} on the GPU" * bool(peak_gpu)
         metric, run = summary.metric, shown_path(self._info.run_dir)
-        values = [record.metric("val", metric) for record in self._result.records]
+        values = (record.metric("val", metric) for record in self._result.records)
+        known = [value for value in values if value is not None]
         constant = ", ".join(summary.extra.get("constant_outputs", ()))
         # The command itself says at its end how to go on with a run that did not complete.
         has_next = summary.best_epoch is not None and summary.status == "completed"
         width = self.width - _INDENT - _LABEL
-        known = [value for value in values if value is not None]
         self.pairs(
             [
                 ("estimated", summary.extra.get("estimated", "")),

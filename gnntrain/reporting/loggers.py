@@ -308,8 +308,9 @@ def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
 def reached(run: RunDirectory, metric: str) -> FitResult:
     """The epochs in ``metrics.jsonl``, and the best of them by ``metric``."""
     result = FitResult()
-    # No file; a run that was killed in the middle of a line; any damage.
-    with contextlib.suppress(Exception):
+    # No file; a run that was killed in the middle of a line; damage. A metric's own error is told.
+    damage = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+    with contextlib.suppress(*damage, RecursionError):
         text = (run.path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines():
             result.add(EpochRecord.from_dict(json.loads(line)), metric)

@@ -6,7 +6,6 @@ import codecs
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,14 +34,12 @@ class TolerantStream:
     def write(self, text: str) -> int:
         """Write ``text``, with ASCII in place of characters that the encoding lacks."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        with self._muted_if_lost():
-            self._stream.write(text.encode(encoding, errors="gnntrain.ascii").decode(encoding))
+        self._tolerant("write", text.encode(encoding, errors="gnntrain.ascii").decode(encoding))
         return len(text)
 
     def flush(self) -> None:
         """Flush the stream."""
-        with self._muted_if_lost():
-            self._stream.flush()
+        self._tolerant("flush")
 
     def isatty(self) -> bool:
         """Whether the output is a terminal."""
@@ -50,10 +47,10 @@ class TolerantStream:
             return self._stream.isatty()
         return False
 
-    @contextlib.contextmanager
-    def _muted_if_lost(self) -> Iterator[None]:
+    def _tolerant(self, method: str, *arguments: str) -> None:
+        """Call a method of the stream, which is muted where it is lost."""
         try:
-            yield
+            getattr(self._stream, method)(*arguments)
         except (OSError, ValueError):  # ValueError: this process closed the stream
             lost, self._stream = self._stream, Path(os.devnull).open("w")  # noqa: SIM115
             # The interpreter flushes the buffer at exit, which would fail again.

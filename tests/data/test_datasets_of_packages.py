@@ -20,7 +20,7 @@ from gnntrain.run_store import prepare_store
 
 PACKAGE = """
 import torch
-from torch_geometric.data import Data, HeteroData, InMemoryDataset
+from torch_geometric.data import Data, InMemoryDataset
 from tests.graphs import random_graph
 
 def ring(root, num_nodes=12):
@@ -43,12 +43,6 @@ class Rings(InMemoryDataset):
     def process(self):
         self.save([ring(self.root, int(open(self.raw_paths[0]).read()))], self.processed_paths[0])
 
-def places(root):
-    data = HeteroData()
-    data["place"].x, data["place"].y = torch.eye(12), torch.arange(12) * 1.5
-    data["place", "near", "place"].edge_index = torch.tensor([[0, 1], [1, 2]])
-    return data
-
 def as_graph_data(root):
     return random_graph()
 
@@ -70,7 +64,6 @@ def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "their_rings", raising=False)  # that of another test
     offered = {"ring": "ring", "rings": "Rings", "edges": "as_graph_data", "broken": "broken"}
-    offered |= {"places": "places"}
     points = [EntryPoint(n, f"their_rings:{what}", DATASETS) for n, what in offered.items()]
     offer(monkeypatch, points)
 
@@ -89,15 +82,6 @@ def test_it_is_chosen_by_its_name_without_any_yaml(
         assert (tmp_path / "raw" / "raw" / "size.txt").is_file()
         with_loop = np.sort([np.arange(20), np.arange(-1, 19) % 20], axis=0)
         np.testing.assert_array_equal(opened.store.indices, with_loop.T.reshape(-1))
-
-
-def test_quantities_are_learnt_as_the_task_says(tmp_path: Path) -> None:
-    raw = {"dataset": {"name": "places", "store_dir": str(tmp_path)}, "model": {"name": "gcn"}}
-    store = prepare_store(from_dict({**raw, "task": {"type": "node_regression"}}).dataset).store
-    assert (store.task, store.metric) == ("continuous", "r2")
-    np.testing.assert_array_equal(np.asarray(store.labels)[:, 0], np.arange(12) * 1.5)
-    with pytest.raises(UserError, match=r"task\.type=node_regression"):
-        prepare_store(from_dict(raw).dataset)
 
 
 def test_an_edited_function_makes_another_graph(tmp_path: Path) -> None:

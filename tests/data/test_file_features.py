@@ -24,7 +24,6 @@ IDS = [f"n{i}" for i in range(8)]
 LABELS = ["a", "b"] * 4
 PARTS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 FLAGS = [0, 1] * 4
-MASKS = {"train_mask": [1] * 4 + [0] * 4, "val_mask": [0] * 4 + [1, 1, 0, 0]}
 ONLY = {"names": ["f0", "f1"]}
 
 

@@ -100,9 +100,7 @@ TARGETS = np.array([[1.5, 7], [2.5, NAN], [NAN, NAN], [4.5, 9]], np.float32)
 
 VALUES = pd.DataFrame({"id": IDS, "y": [18_000, 52_500.5, NAN, 120_000]})
 ONE_QUANTITY: dict[str, Files] = {
-    "parquet": {"labels.parquet": VALUES},
     "npz": {"labels.npz": {"ids": np.array(IDS), "y": VALUES["y"].to_numpy()}},
-    "features": {"features": VALUES.assign(f=[0.5, 1.5, 2.5, 3.5]), "labels": None},
     "comma": {"features": USUAL["features"].replace(",", ";").replace(".", ","),
               "labels": VALUES.to_csv(index=False, sep=";", decimal=",")},
 }  # fmt: skip
@@ -152,12 +150,6 @@ READ: dict[str, Case] = {
          "edges.parquet": pd.DataFrame({"source": [10, 20], "target": [20, 30]})}, {},
         PATH,
     ),
-    "whole numbers that float64 does not tell apart": (
-        {"features": f"id,f\n{2**62 + 1},1\n{2**62},2\n",
-         "edges": f"{2**62 + 1},{2**62}\nx,{2**62}\n",
-         "labels": f"id,label\n{2**62 + 1},a\n{2**62},b\n", "split": None}, {"bad_rows": "skip"},
-        {"edges": [(0, 1)]},
-    ),
     "unsigned ids beyond 64 bits in npz": (
         {"features.npz": {"ids": np.array([10, 20, 30, 2**64 - 1], np.uint64),
               "x": np.ones((4, 1))}, "split": None}, {"bad_rows": "skip"},
@@ -194,10 +186,6 @@ READ: dict[str, Case] = {
     "fractions first: no ids": (
         {"features": "0.5,1\n1.5,2\n", "edges": "0,1\n", "labels.npy": [0, 1], "split": None}, {},
         {"ids": [0, 1], "features": [[0.5, 1], [1.5, 2]]},
-    ),
-    "no ids by their key": (
-        {"features": "1,1\n1,2\n", "edges": "0,1\n", "labels.npy": [0, 1], "split": None},
-        {"id_column": "none"}, {"ids": [0, 1], "features": [[1, 1], [1, 2]]},
     ),
     # Arrays.
     "arrays by their names": (
@@ -255,10 +243,6 @@ READ: dict[str, Case] = {
         {"edges": WEIGHTED}, {},
         {**PATH, "weights": None, "left_out": ["weight", "time"],
          "summary": "a weight only by dataset.weight_column=weight"},
-    ),
-    "weights with a decimal comma": (
-        SEMICOLONS, {"weight_column": "w", "decimal": ",", "bad_rows": "skip"},
-        {"edges": [(0, 1)], "weights": [2.5]},
     ),
     **{
         f"an array that is not read, {suffix}": (

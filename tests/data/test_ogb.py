@@ -15,7 +15,7 @@ from gnntrain.config import BuiltinConfig
 from gnntrain.data import ogb
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import EDGE, JSON, NODE, GraphData, PrepareOptions
+from gnntrain.data.graph import EDGE, NODE, GraphData, PrepareOptions
 from gnntrain.data.npz_members import StreamedRows, open_member
 from gnntrain.errors import UserError
 from tests.data import raw_layouts
@@ -58,14 +58,6 @@ def no_questions_no_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_files_are_found_wherever_they_lie(tmp_path: Path, below: str) -> None:
     raw_layouts.write_ogb_tables(tmp_path / "x" / below, "time")
     assert build("ogbn-arxiv", tmp_path / "x").target_nodes.num_nodes == 30
-
-
-def test_stores_from_before_self_loops_were_doubled_are_not_taken() -> None:
-    before: dict[str, JSON] = {"split": 0, "root": None}
-    for name in ("ogbn-products", "ogbn-proteins"):
-        assert builder_for(BuiltinConfig(name=name)).identity() != {"dataset": name, **before}
-    for name in ("ogbn-arxiv", "ogbn-papers100M"):
-        assert builder_for(BuiltinConfig(name=name)).identity() == {"dataset": name, **before}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import os
 import pickle
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -153,15 +151,6 @@ def test_a_piece_of_a_large_file_has_its_part_in_the_checksum(
         file.write_bytes(content)
         found.add(file_digests.checksums([file])[0])
     assert len(found) == 5
-
-
-def test_opening_a_store_imports_neither_torch_nor_pyg() -> None:
-    code = (
-        "import sys, gnntrain.data.store, gnntrain.data.graph;"
-        "print([m for m in ('torch', 'torch_geometric', 'numba') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 # Damage

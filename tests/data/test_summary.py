@@ -15,7 +15,7 @@ from gnntrain.cli import main
 from gnntrain.config import from_dict
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.feature_statistics import FeatureStatistics
-from gnntrain.data.graph import EdgeData, GraphData, Nodes, PrepareOptions
+from gnntrain.data.graph import EdgeData, Nodes, PrepareOptions
 from gnntrain.data.summary import DataSummary, from_plain, summary_of
 from gnntrain.data.targets import refuse_other_types
 from gnntrain.errors import UserError
@@ -26,52 +26,6 @@ from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
 
 PLAIN = PrepareOptions()
-ALL = PrepareOptions(
-    to_undirected=True, add_self_loops=True, normalize_features=True, feature_dtype="float16"
-)
-TYPED = random_hetero_data()
-CLASSES = {
-    "labels": np.array([0, 1, 2, -1] * 15),
-    "class_names": np.array([b"red", "grün".encode(), b"blue"]),
-}
-RATES = np.full((60, 2), 3.0, np.float32)
-RATES[0], RATES[1, 1] = [1.5, -2.0], np.nan
-QUANTITIES = {
-    **{"task": "continuous", "labels": RATES, "num_classes": 2},
-    "class_names": np.array([b"income", b"rate"]),
-}
-FEATURES = {"num_features": 11, "feature_names": [f"f{i}" for i in range(11)]}
-EDGES = "author/writes/paper 160, paper/cites/paper 120, paper/appears_in/venue 40 given"
-
-
-@pytest.mark.parametrize(
-    ("given", "options", "key", "text"),
-    [
-        (CLASSES, PLAIN, "labels", "3 classes: red, grün, blue; 15 of 60 nodes have none"),
-        (
-            *(QUANTITIES, PLAIN, "labels"),
-            "2 quantities: income from 1.5 to 3, rate from -2 to 3; 1 of 60 nodes have none",
-        ),
-        (
-            *(FEATURES, ALL, "features"),
-            "11 a node: f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, …, scaled to a sum of 1 a node, "
-            "stored as float16",
-        ),
-        (
-            *({"edge_weight": np.ones(240, np.float32)}, ALL, "edges"),
-            "240 given, weighted, stored in both directions, self-loops added",
-        ),
-        (
-            *(TYPED, PLAIN, "features"),
-            "5 a node of type paper, 3 a node of type author, none of type venue",
-        ),
-        (TYPED, ALL, "edges", f"{EDGES}, stored in both directions, self-loops added"),
-        ({"labelled": False}, PLAIN, "labels", ""),
-    ],
-)
-def test_what_the_arrays_say(given: Any, options: PrepareOptions, key: str, text: str) -> None:
-    data = given if isinstance(given, GraphData) else random_graph(**given)
-    assert getattr(summary_of(data, options), key) == text
 
 
 def test_a_builders_own_words_stay_and_gaps_are_filled() -> None:

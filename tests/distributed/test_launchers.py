@@ -4,8 +4,6 @@ import os
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gnntrain.distributed.launchers import Launched, first_host, launched
 from gnntrain.errors import UserError
@@ -192,30 +190,3 @@ def test_a_shell_that_srun_has_started_for_a_person_is_no_rank(
 )
 def test_the_first_host_of_a_list(nodes: str, host: str) -> None:
     assert first_host(nodes) == host
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.data())
-def test_slurms_tasks_become_ranks_that_are_consecutive_on_a_machine(
-    tasks: list[int], data: st.DataObject
-) -> None:
-    """Whatever numbers SLURM gives them."""
-    places = [(node, local) for node, count in enumerate(tasks) for local in range(count)]
-    procids = data.draw(st.permutations(range(len(places))))
-    counts = ",".join(map(str, tasks))
-    found = [
-        launched(
-            SRUN
-            | {
-                "SLURM_STEP_NUM_TASKS": str(len(places)),
-                "SLURM_STEP_TASKS_PER_NODE": counts,
-                "SLURM_PROCID": str(procid),
-                "SLURM_NODEID": str(node),
-                "SLURM_LOCALID": str(local),
-            }
-        )
-        for procid, (node, local) in zip(procids, places, strict=True)
-    ]
-    if max(tasks) > 1:
-        assert [(one.process, one.local_rank) for one in found if one] == [
-            (rank, local) for rank, (_, local) in enumerate(places)
-        ]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.distributed import liveness
 from gnntrain.distributed.liveness import LOOK_SECONDS, Roster, Watch
 from gnntrain.distributed.run_control import Phase, RunControl
-from gnntrain.distributed.tcp_store import BoundedStore, StoreTimeout
+from gnntrain.distributed.tcp_store import BoundedStore
 from gnntrain.errors import Interrupted, RankLost, UserError
 from tests.distributed.stores import FrozenStore, GoneStore, LateStore
 from tests.examples import examples
@@ -205,34 +203,3 @@ def test_a_script_that_goes_on_after_its_run_is_no_longer_watched() -> None:
     with Watch(RunControl()).running():
         [thread] = [one for one in threading.enumerate() if one.name == "gnntrain-watch"]
     assert not thread.is_alive()
-
-
-def test_a_bounded_store_answers_as_the_store_does() -> None:
-    store = BoundedStore(lambda: LateStore({}), timeout=30)
-    assert [store.add("n", 2), store.add("n", 1)] == [2, 3]
-    store.set("a", "1")
-    assert [store.compare_set("a", "1", "2"), store.compare_set("b", "", "")] == [b"2", b""]
-    with pytest.raises(dist.DistNetworkError, match="Broken pipe"):
-        BoundedStore(GoneStore, timeout=30).add("n", 1)
-
-
-def test_a_store_that_does_not_answer_ends_the_calls_of_all_threads() -> None:
-    frozen = FrozenStore()
-    store = BoundedStore(lambda: frozen, timeout=1)
-    ended: list[Exception] = []
-
-    def call() -> None:
-        try:
-            store.add("n", 1)
-        except dist.DistError as error:
-            ended.append(error)
-
-    began = time.monotonic()
-    threads = [threading.Thread(target=call) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert [type(error) for error in ended] == [StoreTimeout] * 3
-    assert 1 <= time.monotonic() - began < 15
-    frozen.thaw.set()

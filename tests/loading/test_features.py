@@ -6,7 +6,6 @@ from __future__ import annotations
 import mmap
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -14,8 +13,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.store import StoredGraph
@@ -30,7 +27,6 @@ from gnntrain.loading.placement import (
     Placement,
     Sizes,
     Topology,
-    opened,
     place,
     place_and_pin,
     place_features,
@@ -130,21 +126,6 @@ def test_shards_on_several_gpus_are_read_as_one_table(
     features = InPlaceFeatures(sharded_rows(shards, torch.device(device)), torch.device(device))
     nodes = torch.randperm(len(rows)).to(device)
     assert torch.equal(features.select(nodes).whole(), rows.float()[nodes])
-
-
-def test_another_ranks_shard_is_mapped_for_the_gpu_that_reads_it() -> None:
-    assert {"storage_device", "event_sync_required"} <= set(
-        signature(rebuild_cuda_tensor).parameters
-    )
-    told: list[object] = []
-
-    def rebuild(shape: int, storage_device: int, event_sync_required: bool) -> Tensor:
-        told.extend([shape, storage_device, event_sync_required])
-        return torch.zeros(shape)
-
-    assert len(opened(rebuild, (3, 0, True), torch.device("cuda", 1))) == 3
-    assert len(opened(rebuild, (3, 0, True), torch.device("cpu"))) == 3
-    assert told == [3, 1, False, 3, 0, True]
 
 
 # Pinned

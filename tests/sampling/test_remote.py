@@ -96,7 +96,7 @@ def test_blocks_are_those_of_the_whole_graph_whatever_the_partition(
 
 
 @each_scope
-@pytest.mark.parametrize("fan_out", [24, 25, 4999, -1])
+@pytest.mark.parametrize("fan_out", [25, -1])
 def test_hubs_beyond_a_chunk_of_edges(fan_out: int, scope: str) -> None:
     num_edges = 3 * CHUNK_EDGES + 1
     hub = of_one_type(csc(5000, np.arange(num_edges) % 5000, np.arange(num_edges) % 10 // 9))

@@ -1,4 +1,4 @@
-"""What an evaluation of a graph in parts asks of other machines, and what it holds.
+"""What training and evaluation on a graph in parts ask of other machines, and what they hold.
 
 That it gives what the whole graph gives is shown in `test_evaluation.py`.
 """
@@ -18,6 +18,14 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnntrain.build import (
+    build_evaluator,
+    build_exchange,
+    build_loaders,
+    build_model,
+    build_task,
+)
+from gnntrain.config import from_dict
 from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.build import write_parts
@@ -26,8 +34,10 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted
 from gnntrain.loading import read_counts, shared
+from gnntrain.run_store import rank_graph
 from gnntrain.tasks import base as tasks
 from gnntrain.training import buffers, graph_access
+from gnntrain.training.forward import OnBatch
 from gnntrain.training.graph_access import OwnedParts
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import random_hetero_data
@@ -134,17 +144,35 @@ class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def measure_length(context: DistributedContext, folder: Path) -> None:
-    buffers._MAX_CHUNK_NUMBERS = tasks._MAX_SLICE_NUMBERS = 1 << 13
+    """Note the longest array of an epoch of training and an evaluation."""
+    buffers._MAX_CHUNK_NUMBERS = tasks._MAX_SLICE_NUMBERS = read_counts._NODES_AT_ONCE = 1 << 13
     graph_access._MAX_GATHERED_NUMBERS, shared._FETCH_BYTES = 1 << 13, 1 << 15
-    with exchange_of(context) as exchange:
-        graph, evaluator = parts_evaluator(folder, exchange, context)
-        model = make_model(graph, ONE_TYPE[0], num_layers=2)
-        evaluator.evaluate(model)  # loads what it needs
-        context.barrier()
+    config = from_dict(
+        {
+            "model": {"name": "gcn", "hidden_channels": 8},
+            "sampler": {"fan_outs": [4, 3], "threads": 0},
+            "trainer": {"batch_size": 50},
+            "distributed": {"graph": "partitioned", "parts": str(folder)},
+        }
+    )
+    with build_exchange(config, context) as exchange:
+        graph = rank_graph(config, folder, context, exchange)
+        assert isinstance(graph, PartitionedGraph)
+        task = build_task(config, graph)
+        model = build_model(config, task, graph, context)
+        loaders = build_loaders(config, task, model, graph, context, exchange)
+        evaluator = build_evaluator(config, task, model, loaders, graph, context, folder)
+
+        def compute() -> None:
+            for batch in loaders.training_loader():
+                task.loss(OnBatch(model)(batch), batch.y).backward()  # type: ignore[no-untyped-call]
+            evaluator.evaluate(model)
+            context.barrier()
+
+        compute()  # loads what it needs
         tracemalloc.start()
         with LongestTensor() as longest:  # type: ignore[no-untyped-call]
-            evaluator.evaluate(model)
-        context.barrier()
+            compute()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     measured = {"rows": longest.rows, "bytes": peak, "local": len(graph.ranges[NODE])}
@@ -153,7 +181,10 @@ def measure_length(context: DistributedContext, folder: Path) -> None:
 
 def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
     num_nodes, num_machines = 100_000, 4
-    data = random_graph(num_nodes, 2 * num_nodes)
+    splits = np.split(np.random.default_rng(0).permutation(num_nodes)[:900], [500, 700])
+    data = random_graph(
+        num_nodes, 2 * num_nodes, splits=dict(zip(("train", "val", "test"), splits, strict=True))
+    )
     data.edges[EDGE].dst[:num_nodes] = np.arange(num_nodes)  # without the hub
     store = stored(tmp_path / "store", data)
     part_of = np.arange(num_nodes, dtype=np.uint8) % num_machines

@@ -18,7 +18,7 @@ from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import Interrupted, RunError, UserError
+from gnntrain.errors import Interrupted, RunError
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GAT, GCN, GNN, SAGE
 from gnntrain.tasks import NodeClassification
@@ -28,7 +28,6 @@ from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
-from gnntrain.training.update import compiled
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
 
@@ -321,13 +320,6 @@ def test_a_loss_that_is_no_number_names_the_step_and_the_users_ids(tmp_path: Pat
     assert f"seed nodes {names}, ..." in caught.value.message
 
 
-@pytest.mark.parametrize("task", ["binary", "multilabel"])
-def test_other_tasks_train_too(tmp_path: Path, task: str) -> None:
-    data = random_graph(num_classes=2 if task == "binary" else 4, task=task)
-    result = make_trainer(stored(tmp_path / "store", data), epochs=20).fit()
-    assert result.records[-1].train_loss < 0.9 * result.records[0].train_loss
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SAGE, GCN, GAT])
 def test_a_compiled_model_trains_as_the_eager_one(
@@ -346,22 +338,6 @@ def test_a_compiled_model_trains_as_the_eager_one(
         losses.append([record.train_loss for record in result.records])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert not torch._dynamo.utils.counters["graph_break"]
-
-
-@pytest.mark.parametrize(
-    ("compiler", "told"),
-    [("/nowhere/c++ -O3", "/nowhere/c"), ("true", r"trainer\.compile=true: .*3\.99")],
-)
-def test_without_a_compiler_or_pythons_support_there_is_one_clear_sentence(
-    monkeypatch: pytest.MonkeyPatch, compiler: str, told: str
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("torch.compile is not supported on Python 3.99")
-
-    monkeypatch.setenv("CXX", compiler)
-    monkeypatch.setattr(torch, "compile", refuse)
-    with pytest.raises(UserError, match=told):
-        compiled(torch.nn.Linear(2, 2), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
