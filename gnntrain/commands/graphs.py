@@ -241,10 +241,8 @@ def clean(arguments: Namespace) -> int:
         return 0
     if not arguments.yes:
         if not sys.stdin.isatty():
-            raise UserError(
-                "clean asks before it removes stores, and there is no terminal to ask on",
-                "Add --yes, perhaps with --older-than 30d; `gnntrain ls stores` shows them.",
-            )
+            what = "clean asks before it removes stores, and there is no terminal to ask on"
+            raise UserError(what, "Add --yes; `gnntrain ls stores` shows the stores.")
         table = rows(HEADER, store_rows(found), left=2)
         note = "A run builds its store again, where the raw files are still there."
         print_sections([Section(f"stores in {shown_path(folder)}", [table, note])])

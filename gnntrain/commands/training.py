@@ -8,8 +8,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from gnntrain.commands.parsing import command
 from gnntrain.distributed.launchers import launched
@@ -17,7 +16,7 @@ from gnntrain.errors import GnntrainError, UserError
 from gnntrain.paths import expanded, is_folder
 from gnntrain.startup import collection_paused
 
-_INTERRUPTED = 130
+_EXIT_CODES = {"interrupted": 130, "failed": 1}
 _MOST_RUNS = 20
 _FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
@@ -80,11 +79,7 @@ def _in_meeting(arguments: Namespace, lead: Callable[[Namespace], int]) -> int:
             return lead(arguments)
         from gnntrain.run import follow
 
-        return _exit_code(follow(rendezvous))
-
-
-def _exit_code(summary: Mapping[str, Any]) -> int:
-    return {"interrupted": _INTERRUPTED, "failed": 1}.get(str(summary.get("status")), 0)
+        return _EXIT_CODES.get(str(follow(rendezvous).get("status")), 0)
 
 
 @command("[FILE.yaml] [group=option] [group.key=value] ...")
@@ -128,12 +123,12 @@ def _run_hydra(arguments: Namespace) -> int:
     flags = [*arguments.hydra, *["--multirun"] * is_sweep]
 
     def judge() -> None:
-        if is_sweep:
-            from gnntrain.sweep.plan import check_sweep
-
-            check_sweep(typed, Composer(sources), is_ours=False)
-        else:
+        if not is_sweep:
             Composer(sources).compose(typed)
+            return
+        from gnntrain.sweep.plan import check_sweep
+
+        check_sweep(typed, Composer(sources), is_ours=False)
 
     of_sweep = [text for text in typed if text.startswith(("sweep=", "sweep."))]
     if of_sweep and not is_sweep:
@@ -197,15 +192,13 @@ def _resume(arguments: Namespace) -> int:
 
     # A folder that is neither a run nor a sweep of ours, but has runs below it.
     place = next((one for one in (expanded(name), RUNS / name) if is_folder(one)), None)
-    runs = [] if place is None or is_run(place) else run_directories(place)
-    if runs:
-        lines = [f"  gnntrain resume {shlex.quote(shown_path(run))}" for run in runs[:_MOST_RUNS]]
-        lines += [f"  and {len(runs) - _MOST_RUNS} more"] if len(runs) > _MOST_RUNS else []
-        raise UserError(
-            f"{name} is neither a run nor the folder of a sweep by gnntrain",
-            "\n".join(["Go on with a run below it:", *lines]),
-        )
+    if place is not None and not is_run(place) and (runs := run_directories(place)):
+        lines = [f"gnntrain resume {shlex.quote(shown_path(run))}" for run in runs[:_MOST_RUNS]]
+        lines += [f"and {len(runs) - _MOST_RUNS} more"] * (len(runs) > _MOST_RUNS)
+        what = f"{name} is neither a run nor the folder of a sweep by gnntrain"
+        raise UserError(what, "\n  ".join(["Go on with a run below it:", *lines]))
     from gnntrain.run import resume, saved_config
 
     config = recompose_config(saved_config(name), changes)
-    return _exit_code(resume(name, config, overrides=changes))
+    summary = resume(name, config, overrides=changes)
+    return _EXIT_CODES.get(str(summary.get("status")), 0)

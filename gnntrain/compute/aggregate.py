@@ -105,8 +105,8 @@ class Aggregate(Operator):
         start = max(0, total.dst_offset + first)
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
-            factor = total.loop[:number].view(number, total.loop_heads, 1)
-            rows = by_head(own(start, number, exact)[:, :width], total.loop_heads)
+            factor = total.loop[:number].view(number, heads, 1)
+            rows = by_head(own(start, number, exact)[:, :width], heads)
             out[first : first + number] += (rows * factor).flatten(1)
         if root == "added":
             number = min(num_rows, num_dst - first)
@@ -178,7 +178,7 @@ def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, i
         NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
         factors_of(total.source_scale),
         factors_of(total.scale),
-        NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.loop_heads)),
+        NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.heads)),
     )
     num_added = len(features) if root == "added" else 0
     given = table, edges, factors, (total.indices is None, own, total.skip_own, num_added)

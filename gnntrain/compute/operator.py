@@ -67,7 +67,7 @@ class Sum(NamedTuple):
             `[h·F/H, (h + 1)·F/H)`.
         source_scale: float `[num_src]`.
         scale: float `[num_dst]`.
-        loop: float `[n]`, or `[n, H]` by head, of the first n destinations that are sources.
+        loop: float `[n]`, or `[n, H]` with H heads, of the first n destinations that are sources.
         skip_own: Leave out edges from a node to itself.
     """
 
@@ -101,15 +101,8 @@ class Sum(NamedTuple):
 
     @property
     def heads(self) -> int:
-        return _heads(self.edge_weight)
-
-    @property
-    def loop_heads(self) -> int:
-        return _heads(self.loop)
-
-
-def _heads(factors: Tensor | None) -> int:
-    return factors.shape[1] if factors is not None and factors.dim() == 2 else 1
+        weight = self.edge_weight
+        return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
 
 
 _SCHEMA_TYPES: dict[Any, str] = {

@@ -21,20 +21,14 @@ HEADER = ("kernel", "used", *PRECISIONS)
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """What came of a kernel's cases.
-
-    Attributes:
-        kernel: Its name.
-        errors: By precision, the largest error against float64, relative to the largest number;
-            None: it failed, or was not tried.
-        judgement: ok or problem.
-        why_not: Why a run does not use it; empty: it does.
-    """
+    """What came of a kernel's cases."""
 
     kernel: str
+    # By precision, the largest error against float64, relative to the largest number; None: it
+    # failed, or was not tried.
     errors: dict[str, float | None]
     judgement: Judgement
-    why_not: str
+    why_not: str  # why a run does not use it; empty: it does
 
     def cells(self) -> list[str]:
         """The row of a table with `HEADER`."""

@@ -190,7 +190,9 @@ def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
     for head in heads:  # a copied file's imports, but those of gnntrain
         for line in head.split("\n\n\n", 1)[0].splitlines():
             if line.startswith(("from ", "import ")) and " gnntrain" not in line:
-                imports.add(line)
+                imports.add(line.partition("  #")[0])
+    # One file's names from a module may begin another's.
+    imports -= {one for one in imports for other in imports if other.startswith(f"{one},")}
     title = f"{name} trained on {signature.dataset} with gnntrain {__version__}."
     return _MODEL_PY.format(
         title=title[0].upper() + title[1:],

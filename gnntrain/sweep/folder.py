@@ -62,7 +62,8 @@ class SweepFolder:
             (path / "sweep.json").touch(exist_ok=False)
             folder.write_command(command)
         except OSError as error:
-            hint, why = "Choose another with run.dir=DIR", f"cannot be written: {error.strerror}"
+            hint = "Choose another with run.dir=DIR"
+            why = f"cannot be written: {error.strerror or error}"
             if isinstance(error, FileExistsError):
                 why = "holds a sweep already, or is a file; nothing was overwritten"
                 hint += f", or go on with that sweep by `gnntrain resume {folder.shown}`"

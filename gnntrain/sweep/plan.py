@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import (
 )
 
 from gnntrain.app import Composer
-from gnntrain.app.overrides import is_config_file, is_hydras, parse_overrides, sides_of
+from gnntrain.app.overrides import Groups, is_config_file, is_hydras, parse_overrides, sides_of
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
 from gnntrain.reporting.rundir import LATEST, find_run
 
@@ -35,26 +35,18 @@ _MOST_TRIALS = 10_000
 
 @dataclass(frozen=True)
 class SweepOverrides:
-    """The overrides of a sweep.
+    """The overrides of a sweep."""
 
-    Attributes:
-        fixed: Overrides that all trials share, as typed; a configuration file comes first.
-        swept: Overrides with several values by key; the last one of each key, as in Hydra.
-        groups: The options of every group.
-    """
-
-    fixed: Sequence[str]
-    swept: Mapping[str, Override]
-    groups: Mapping[str, Sequence[str]]
+    fixed: Sequence[str]  # that all trials share, as typed; a configuration file comes first
+    swept: Mapping[str, Override]  # by key, with several values; of each the last, as in Hydra
+    groups: Groups
 
     @classmethod
     def parse(
-        cls, overrides: Sequence[str], groups: Mapping[str, Sequence[str]], problems: list[Problem]
+        cls, overrides: Sequence[str], groups: Groups, problems: list[Problem]
     ) -> SweepOverrides:
-        """Parse what was typed; an override that cannot be parsed is added to `problems`.
-
-        Hydra's own keys are left out.
-        """
+        """What was typed, without Hydra's own keys; of an override that cannot be read its mistake
+        is added to `problems`."""
         files = [text for text in overrides if is_config_file(text)]
         texts = [_without_latest(text) for text in overrides if text not in files]
         parsed = parse_overrides(texts, groups, problems, sweep=True)
@@ -63,36 +55,15 @@ class SweepOverrides:
         swept = {one.get_key_element(): one for one in ours if one.is_sweep_override()}
         return cls([*files, *fixed], swept, groups)
 
-    def first_config(self, composer: Composer) -> Config:
-        """The first trial's configuration; where it has mistakes, one with its `sweep` keys."""
-        first = []
-        for key, override in self.swept.items():
-            value = override.value()
-            if isinstance(value, IntervalSweep):
-                first.append(f"{key}={value.start:g}")
-            else:
-                first += [f"{key}={text}" for text in swept_values(override, self.groups, [])[:1]]
-        for overrides in ([*self.fixed, *first], sweep_keys(self.fixed)):
-            with suppress(ConfigError):  # the mistakes are told with those of all trials
-                return composer.compose(overrides).config
-        return Config()
-
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep without mistakes.
+    """A sweep without mistakes."""
 
-    Attributes:
-        config: The first trial's.
-        fixed: The overrides that all trials share.
-        grid: The varied overrides of each trial; none where it is a search.
-        space: What a search draws from; None: it is a grid.
-    """
-
-    config: Config
-    fixed: Sequence[str]
-    grid: Sequence[Sequence[str]] = ()
-    space: Space | None = None
+    config: Config  # the first trial's
+    fixed: Sequence[str]  # the overrides that all trials share
+    grid: Sequence[Sequence[str]] = ()  # the varied overrides of each; none of a search
+    space: Space | None = None  # what a search draws from; None: it is a grid
 
     @property
     def search(self) -> OptunaSweepConfig | None:
@@ -120,11 +91,22 @@ def check_sweep(overrides: Sequence[str], composer: Composer, *, is_ours: bool =
     """
     problems: list[Problem] = []
     sweep = SweepOverrides.parse(overrides, composer.groups, problems)
-    first = sweep.first_config(composer)
+    # The first trial says what kind of sweep it is; where it has mistakes, its `sweep` keys do.
+    varied, first = list[str](), Config()
+    for key, override in sweep.swept.items():
+        value = override.value()
+        if isinstance(value, IntervalSweep):
+            varied.append(f"{key}={value.start:g}")
+        else:
+            varied += [f"{key}={text}" for text in swept_values(override, sweep.groups, [])[:1]]
+    for texts in ([*sweep.fixed, *varied], sweep_keys(sweep.fixed)):
+        with suppress(ConfigError):  # the mistakes are told with those of all trials
+            first = composer.compose(texts).config
+            break
     is_search = isinstance(first.sweep, OptunaSweepConfig)
     if is_ours and not is_search:
         trials = grid(sweep, problems)
-        config = _check_all(([*sweep.fixed, *varied] for varied in trials), composer)
+        config = _check_all(sweep.fixed, trials, composer, [])
         return SweepPlan(config, sweep.fixed, trials)
     from gnntrain.sweep.search_space import boundary_values, search_space
 
@@ -133,24 +115,22 @@ def check_sweep(overrides: Sequence[str], composer: Composer, *, is_ours: bool =
         hint = "as in 'trainer.lr=tag(log,interval(1e-4,1e-1))' or model.hidden_channels=64,128"
         problems.append(Problem("sweep", "optuna", expects, hint))
     space = search_space(sweep, first, problems)
-    examples = ([*sweep.fixed, *varied] for varied in boundary_values(space))
-    return SweepPlan(_check_all(examples, composer, problems), sweep.fixed, space=space)
+    config = _check_all(sweep.fixed, boundary_values(space), composer, problems)
+    return SweepPlan(config, sweep.fixed, space=space)
 
 
 def _check_all(
-    trials: Iterable[Sequence[str]], composer: Composer, found: Sequence[Problem] = ()
+    fixed: Sequence[str],
+    trials: Iterable[Sequence[str]],
+    composer: Composer,
+    problems: list[Problem],
 ) -> Config:
-    """The first trial's configuration.
-
-    Raises:
-        ConfigError: With every mistake of every trial, and the problems found before.
-    """
+    """The first trial's configuration; the mistakes of all trials are told with `problems`."""
     first: Config | None = None
-    problems = list(found)
     run_dirs = set()
-    for overrides in trials:
+    for varied in trials:
         try:
-            config = composer.compose(overrides).config
+            config = composer.compose([*fixed, *varied]).config
         except ConfigError as error:
             problems.extend(error.problems)
             continue
@@ -186,12 +166,8 @@ def _without_latest(override: str) -> str:
 def grid(sweep: SweepOverrides, problems: Sequence[Problem] = ()) -> list[list[str]]:
     """The varied overrides of each trial: all combinations, the last key varying fastest.
 
-    Args:
-        sweep: Values are `key=a,b`, `key=range(1,4)`, `key=choice(a,b)` and `group=glob(*)`.
-        problems: Problems that were found before.
-
     Raises:
-        ConfigError: With these problems and every override without a finite list of values.
+        ConfigError: With `problems` and every override without a finite list of values.
     """
     found = list(problems)
     lists = []
@@ -210,9 +186,7 @@ def grid(sweep: SweepOverrides, problems: Sequence[Problem] = ()) -> list[list[s
     return [list(varied) for varied in itertools.product(*lists)]
 
 
-def swept_values(
-    override: Override, groups: Mapping[str, Sequence[str]], problems: list[Problem]
-) -> list[str]:
+def swept_values(override: Override, groups: Groups, problems: list[Problem]) -> list[str]:
     """The values of a discrete sweep; none where there is a problem, which is added."""
     sweep, expects = override.value(), None
     if isinstance(sweep, Glob):

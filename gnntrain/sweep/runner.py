@@ -36,23 +36,14 @@ _GRACE_SECONDS = 40.0
 
 
 class TrialQueue:
-    """The trials of a grid; those of a search are a `Study`.
-
-    Args:
-        trials: Those that are known.
-        ended: The statuses of trials that are not trained again.
-
-    Attributes:
-        trials: All trials so far, by number.
-        num_trials: How many there will be.
-        ended: Trials that are not trained any more, when the sweep begins or goes on.
-    """
+    """The trials of a grid; those of a search are a `Study`. Trials with the statuses `ended` are
+    not trained again."""
 
     def __init__(
         self, trials: Sequence[Trial], ended: Sequence[str] = ("completed", "pruned")
     ) -> None:
-        self.trials = list(trials)
-        self.num_trials = len(self.trials)
+        self.trials = list(trials)  # so far, by number
+        self.num_trials = len(self.trials)  # in the end
         self.ended = [trial for trial in self.trials if trial.status in ended]
         self._waiting = deque(trial for trial in self.trials if trial.status not in ended)
 
@@ -69,14 +60,7 @@ class TrialQueue:
 
 
 class TrialRunner:
-    """Trains the trials of a sweep; one that fails does not stop the others.
-
-    Args:
-        folder: The sweep's.
-        queue: Where the trials come from.
-        composer: Composes their configurations.
-        view: Who is told.
-    """
+    """Trains the trials of a sweep; one that fails does not stop the others."""
 
     def __init__(
         self, folder: SweepFolder, queue: TrialQueue, composer: Composer, view: SweepConsole
@@ -85,11 +69,7 @@ class TrialRunner:
         self._signal: int | None = None  # what ends the sweep
 
     def run_here(self, slots: Slots, data: object = None) -> None:
-        """Train all trials in processes of this machine, several at a time.
-
-        Args:
-            slots: How many at a time, and where.
-            data: See `TrialRequest`.
+        """Train all trials in processes of this machine, one in each slot at a time.
 
         Raises:
             Interrupted: After Ctrl-C, SIGTERM or SIGHUP, or where a trial was interrupted by
@@ -105,15 +85,14 @@ class TrialRunner:
                         trial, config = task
                         self._view.on_trial(trial)
                         self._folder.write_trials(self._queue.trials)
-                        worker = idle.pop()
+                        worker, plain = idle.pop(), None
                         busy[worker] = trial
-                        plain = None
                         if config is not None:
                             run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
                             config = config.model_copy(update={"run": run})
                             plain = slots.share(config).to_dict()
-                        overrides = tuple(trial.overrides)
-                        worker.start(TrialRequest(trial.run_dir, plain, overrides, data))
+                        typed = tuple(trial.overrides)
+                        worker.start(TrialRequest(trial.run_dir, plain, typed, data))
                     if not busy:
                         break
                     idle += self._listen(busy)

@@ -21,18 +21,9 @@ Space = Mapping[str, BaseDistribution]
 
 
 def search_space(sweep: SweepOverrides, config: Config, problems: list[Problem]) -> Space:
-    """The distributions that a search draws from.
-
-    Args:
-        sweep: Values as for `grid`; also `key=interval(1e-4,1e-1)` and
-            `key=tag(log,interval(1e-4,1e-1))`.
-        config: The configuration of the first trial; its schema says which keys take integers.
-        problems: Every override that says nothing to draw from is added.
-    """
-    space = {
-        key: _distribution(override, config, sweep, problems)
-        for key, override in sweep.swept.items()
-    }
+    """The distributions that a search draws from; `config`, the first trial's, says which keys take
+    integers. Every override that says nothing to draw from is added to `problems`."""
+    space = {key: _distribution(one, config, sweep, problems) for key, one in sweep.swept.items()}
     return {key: distribution for key, distribution in space.items() if distribution is not None}
 
 
@@ -63,17 +54,16 @@ def described(distribution: BaseDistribution) -> str:
 def boundary_values(space: Space) -> list[list[str]]:
     """Varied overrides that must all be valid before a search begins: each choice, and both ends
     of each interval, once."""
-    texts = {key: _boundaries(distribution) for key, distribution in space.items()}
+    texts = {}
+    for key, one in space.items():
+        if isinstance(one, CategoricalDistribution):
+            texts[key] = [str(choice) for choice in one.choices]
+        else:
+            assert isinstance(one, IntDistribution | FloatDistribution)
+            texts[key] = [value_text(one, end) for end in (one.low, one.high)]
     first = {key: values[0] for key, values in texts.items()}
     others = [{**first, key: text} for key, values in texts.items() for text in values[1:]]
     return [[f"{key}={text}" for key, text in values.items()] for values in (first, *others)]
-
-
-def _boundaries(distribution: BaseDistribution) -> list[str]:
-    if isinstance(distribution, CategoricalDistribution):
-        return [str(choice) for choice in distribution.choices]
-    assert isinstance(distribution, IntDistribution | FloatDistribution)
-    return [value_text(distribution, end) for end in (distribution.low, distribution.high)]
 
 
 def _distribution(

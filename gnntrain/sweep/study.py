@@ -40,24 +40,15 @@ _STATES = {
 
 
 class Study(TrialQueue):
-    """The trials of a search.
+    """The trials of a search by `plan`, which improves the validation metric `metric`; `trials` are
+    those that were begun.
 
     The values of a trial depend on the seed, its number and the trials that have ended: a search
     that was interrupted goes on as if it had not been, one trial at a time.
-
-    Args:
-        trials: Those that were begun.
-        folder: The sweep's.
-        plan: What the search draws from.
-        metric: The validation metric that it improves.
     """
 
     def __init__(
-        self,
-        trials: Sequence[Trial],
-        folder: SweepFolder,
-        plan: SweepPlan,
-        metric: str,
+        self, trials: Sequence[Trial], folder: SweepFolder, plan: SweepPlan, metric: str
     ) -> None:
         search = plan.search
         assert search is not None, "a grid is a TrialQueue"
@@ -75,7 +66,7 @@ class Study(TrialQueue):
         )
         for trial in self.ended:
             state, value = _result(trial)
-            add = create_trial(
+            done = create_trial(
                 state=state,
                 value=value,
                 params=self._params(trial),
@@ -83,7 +74,7 @@ class Study(TrialQueue):
                 intermediate_values=_history(trial),
                 user_attrs={"run_dir": folder.relative(trial.run_dir)},
             )
-            self._study.add_trial(add)
+            self._study.add_trial(done)
 
     def next(self) -> Trial | None:
         """The next trial of those that were begun, else one that is drawn; None: there is none."""
@@ -93,8 +84,15 @@ class Study(TrialQueue):
             self._asked[trial.number] = asked = self._study.ask(self._space)
             for epoch, value in _history(trial).items():
                 asked.report(value, epoch)
-        elif len(self.trials) < self.num_trials:
-            trial = self._draw(len(self.trials))
+        elif (number := len(self.trials)) < self.num_trials:
+            self._study.sampler = _sampler(self._search, number)
+            self._asked[number] = asked = self._study.ask(self._space)
+            drawn = {key: value_text(self._space[key], asked.params[key]) for key in self._space}
+            varied = [f"{key}={text}" for key, text in drawn.items()]
+            texts, most = [*self._fixed, *varied], self.num_trials
+            run_dir = self._folder.trial_dir(number, most, texts, varied, self.trials)
+            trial = Trial(number, texts, str(run_dir), varied=varied)
+            self.trials.append(trial)
         return trial
 
     def should_prune(self, trial: Trial, epoch: int, epochs: int, value: float | None) -> bool:
@@ -115,17 +113,6 @@ class Study(TrialQueue):
             asked.set_user_attr("run_dir", self._folder.relative(trial.run_dir))
             state, value = _result(trial)
             self._study.tell(asked, value, state)
-
-    def _draw(self, number: int) -> Trial:
-        self._study.sampler = _sampler(self._search, number)
-        self._asked[number] = asked = self._study.ask(self._space)
-        texts = {key: value_text(self._space[key], asked.params[key]) for key in self._space}
-        varied = [f"{key}={text}" for key, text in texts.items()]
-        overrides = [*self._fixed, *varied]
-        run_dir = self._folder.trial_dir(number, self.num_trials, overrides, varied, self.trials)
-        trial = Trial(number, overrides, str(run_dir), varied=varied)
-        self.trials.append(trial)
-        return trial
 
     def _params(self, trial: Trial) -> dict[str, object]:
         return {key: parsed_value(self._space[key], text) for key, text in trial.values.items()}

@@ -32,19 +32,12 @@ _END_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """A trial to train.
-
-    Attributes:
-        run_dir: Its run directory.
-        config: The resolved configuration; None: go on with the run that is there.
-        overrides: What was typed, for the record.
-        data: The graph, where it is an object in Python.
-    """
+    """A trial to train."""
 
     run_dir: str
-    config: dict[str, Any] | None
-    overrides: tuple[str, ...]
-    data: object = None
+    config: dict[str, Any] | None  # resolved; None: go on with the run that is there
+    overrides: tuple[str, ...]  # what was typed, for the record
+    data: object = None  # the graph, where it is an object in Python
 
 
 Outcome = dict[str, Any]
@@ -59,18 +52,10 @@ def left_behind(run_dir: str, status: str, error: str | None = None) -> Outcome:
 
 class Worker:
     """A process for one place; started with its first trial, and again where it is gone.
+    `environment` names the GPUs it sees (None: all), and what it prints goes to `log`."""
 
-    Args:
-        environment: The variables that name the GPUs it sees; None: it sees all.
-        log: Where what it prints goes.
-
-    Attributes:
-        began: When its trial was begun, by `time.monotonic`.
-        epochs: Of its trial, as soon as they are known.
-    """
-
-    began: float
-    epochs = 0
+    began: float  # when its trial was begun, by `time.monotonic`
+    epochs = 0  # of its trial, as soon as they are known
 
     def __init__(self, environment: Mapping[str, str] | None, log: Path) -> None:
         self._environment, self._log = environment, log
@@ -137,13 +122,8 @@ def _end_of_process(code: int | None) -> str:
 
 
 def serve(connection: Connection, environment: Mapping[str, str] | None, log: Path) -> None:
-    """Train what the parent orders until it closes its end.
-
-    Args:
-        connection: To the parent.
-        environment: The variables that name the GPUs it sees; None: it sees all.
-        log: Where to put what libraries print: the terminal shows the sweep.
-    """
+    """Train what the parent orders until it closes its end; see `Worker`. What libraries print goes
+    to `log`: the terminal shows the sweep."""
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches the parent alone, which passes it on once.
         os.setpgid(0, 0)
@@ -164,12 +144,8 @@ def serve(connection: Connection, environment: Mapping[str, str] | None, log: Pa
 
 
 def outcome_of(train: Callable[[], Outcome], run_dir: str) -> Outcome:
-    """Train, and return how that ended, whatever happened: the other trials go on.
-
-    Args:
-        train: Trains and returns the summary.
-        run_dir: The run directory.
-    """
+    """Train, which returns the summary, and return how that ended, whatever happened: the other
+    trials go on."""
     run = RunDirectory(Path(run_dir))
     try:
         with install_handlers():

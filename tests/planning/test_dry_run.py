@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import create_autospec
 
 import pytest
 
 from gnntrain.cli import main
-from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError, UserError
 from gnntrain.loading.loader import SampledLoader
 from gnntrain.planning import dry_run
-from gnntrain.training.totals import EpochTotals
-from gnntrain.training.trainer import Trainer
 from tests.planning.plans import MIB, opened, report_of
 from tests.trainers import trainer_of
 
@@ -71,23 +66,6 @@ def test_layers_are_counted_where_they_lie(small: list[str], tmp_path: Path) -> 
     assert report.disk_bytes - aggregates in (one_layer, 2 * one_layer)
     assert report.shared_bytes == 0  # there is one rank
     assert {path.suffix for path in tmp_path.iterdir()} == {".pt", ".json"}  # no layer is left
-
-
-@pytest.mark.parametrize(("seconds", "num_timed"), [(0.01, 40), (2.0, 4), (1.0, 6)])
-def test_a_dry_run_of_slow_steps_ends_soon(
-    seconds: float, num_timed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = dry_run.SomeSteps(DistributedContext(), dry_run.Memory())
-    trainer, totals = create_autospec(Trainer, instance=True), create_autospec(EpochTotals)
-    trainer.step, trainer.num_steps = 0, 10_000
-    now = [0.0]
-    monkeypatch.setattr(dry_run, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    steps.before_epoch(trainer)
-    while trainer.step < trainer.num_steps:
-        now[0] += seconds
-        trainer.step += 1
-        steps.after_step(trainer, totals)
-    assert len(steps.seconds) == num_timed
 
 
 def test_a_checkpoint_has_the_size_of_a_runs(small: list[str], tmp_path: Path) -> None:

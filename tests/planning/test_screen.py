@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnntrain.compute.selection import KernelChoice
 from tests.planning.plans import plan_of
 
 
@@ -31,17 +30,6 @@ def test_where_a_gpu_would_read_the_graph_is_told(
     printed = capsys.readouterr().out
     assert all(line in printed for line in where)
     assert plan.to_dict()["placement"] == where
-
-
-def test_who_computes_the_operators_is_told_unless_it_is_numba(
-    small: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    from gnntrain.planning.screen import plan_sections
-    from gnntrain.reporting.tables import print_sections
-
-    plan = plan_of(small, kernels=str(KernelChoice("triton", {"gather": "slow"})))
-    print_sections(plan_sections(plan))
-    assert plan.to_dict()["kernels"] in capsys.readouterr().out
 
 
 GOLDEN = """\

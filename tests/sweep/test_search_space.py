@@ -16,7 +16,6 @@ from gnntrain.sweep.plan import SweepOverrides
 from gnntrain.sweep.search_space import (
     Space,
     boundary_values,
-    described,
     parsed_value,
     search_space,
     value_text,
@@ -100,9 +99,3 @@ def test_both_ends_of_every_dimension_are_tried_once() -> None:
         ["a=1", "b=y"],
         ["a=1", "b=z"],
     ]
-
-
-def test_a_distribution_is_described_in_a_few_words() -> None:
-    assert described(FloatDistribution(1e-4, 1e-1, log=True)) == "0.0001 to 0.1, log"
-    assert described(IntDistribution(1, 7, step=3)) == "1 to 7, step 3"
-    assert described(CategoricalDistribution(["sage", "gcn"])) == "sage, gcn"

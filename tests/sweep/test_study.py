@@ -214,12 +214,3 @@ def test_a_grid_tries_failed_trials_again_and_a_search_does_not(tmp_path: Path) 
     again = search(tmp_path, trials, {"trainer.lr": LR}, trials=3)
     assert len(again.ended) == 2
     assert [trial.number for trial in iter(again.next, None)] == [2]
-
-
-def test_folder_names_are_short(tmp_path: Path) -> None:
-    source = search(tmp_path, space={"trainer.lr": LR})
-    trial = source.next()
-    assert trial is not None
-    name = Path(trial.run_dir).name
-    assert name.startswith("00_trainer.lr=0.")
-    assert len(name) <= len("00_trainer.lr=0.0001234")
