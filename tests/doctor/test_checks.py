@@ -220,7 +220,7 @@ def test_what_auto_chooses_is_what_a_run_does() -> None:
     found = by_name(checks.chosen_by_auto(config))
     assert found["ranks"].text == "1 CPU rank"
     assert found["loader"].text == "3 background threads a rank"
-    assert found["sampler"].text == "neighbor [10, 10] (numba)"
+    assert found["sampler"].text == "neighbor [10,10] (numba)"
     assert "graph" not in found
 
 
