@@ -93,8 +93,11 @@ def nearest(name: str, choices: Iterable[str], cutoff: float = 0.55) -> str | No
     """The one of `choices` that is most like `name`, from a likeness of `cutoff` of 1 on; None
     where none is."""
     by_folded, folded = {choice.lower(): choice for choice in choices}, name.lower()
-    found = difflib.get_close_matches(folded, by_folded, n=1, cutoff=cutoff)
-    return by_folded[found[0]] if found else None
+    found = difflib.get_close_matches(folded, by_folded, cutoff=cutoff)
+    # People rarely get the first letter wrong.
+    ratios = {one: difflib.SequenceMatcher(None, one, folded).ratio() for one in found}
+    best = max(found, key=lambda one: (ratios[one], one[:1] == folded[:1]), default=None)
+    return None if best is None else by_folded[best]
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
