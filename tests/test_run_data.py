@@ -19,6 +19,7 @@ from gnntrain.config import (
     BuiltinConfig,
     Config,
     ConfigError,
+    EvaluationConfig,
     FilesConfig,
     ModelConfig,
     RunConfig,
@@ -347,3 +348,48 @@ def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> 
         train(config, data=data)
     summary = train(config.changed(task={"target": "author"}), data=data)
     assert infer(summary["run"]).logits.shape == (20, 1)
+
+
+@pytest.mark.parametrize(("model", "evaluation"), [("mlp", "layerwise"), ("hgt", "sampled")])
+def test_a_run_whose_outputs_are_all_equal_says_so(
+    model: str, evaluation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = torch.arange(NUM_NODES)  # a ring of nodes without a difference
+    data: Any = graph(x=torch.ones(NUM_NODES, 4), edge_index=torch.stack([nodes, nodes.roll(1)]))
+    if model == "hgt":
+        plain, data = data, HeteroData()
+        data["paper"].x, data["paper"].y = plain.x, plain.y
+        data["paper", "cites", "paper"].edge_index = plain.edge_index
+    choice = EvaluationConfig(name=evaluation)
+    config = Config(model=ModelConfig(name=model), trainer=TRAINER, evaluation=choice)
+    summary = train(config, data=data)
+    assert summary["constant_outputs"] == ["train", "val", "test"]
+    assert caplog.text.count("train, val, test the same outputs") == 1
+    assert evaluate(summary["run"])["metrics"]["test"] == summary["test"]
+
+
+def test_a_graph_in_the_place_of_another_argument_is_told() -> None:
+    config: Any = Config(trainer=TRAINER)
+    with pytest.raises(TypeError):
+        train(config, graph())  # type: ignore[call-arg]
+    for arguments in ({"config": graph()}, {"config": config, "overrides": graph()}):
+        with pytest.raises(UserError, match="data=") as caught:
+            train(**arguments)
+        assert "is a Data" in str(caught.value)
+    assert not Path("runs").exists()
+    summary: Any = train(config, data=graph())
+    with pytest.raises(UserError, match="data="):
+        infer(summary["run"], config=graph())
+    with pytest.raises(UserError, match=r'summary\["run"\]'):
+        infer(summary)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_feature_of_far_spread_is_told_until_it_is_standardised(
+    standardize: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = typed()
+    data["paper"].x[:, 2] *= 1000
+    dataset, model = FilesConfig(standardize=standardize), ModelConfig(name="rgcn")
+    train(Config(dataset=dataset, model=model, trainer=TRAINER), data=data)
+    assert caplog.text.count("spread of paper.feature 2 is far") == (not standardize)

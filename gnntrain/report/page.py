@@ -162,7 +162,7 @@ def _of_one(run: ReportedRun, graph: Graph | None) -> Page:
         keys.append(("memory", format_bytes(memory), more))
     if graph is not None:
         sizes = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
-        more = f"{format_rate(graph.num_edges)} edges · {sizes}"
+        more = f"{graph.num_edges:,} edges · {sizes}"
         keys.append(("nodes", f"{graph.num_nodes:,}", more))
     return {
         "title": run.name,

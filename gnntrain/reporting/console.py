@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TextIO
 
-from rich.console import RenderableType
+from rich.console import ConsoleDimensions, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
@@ -93,7 +93,8 @@ class Display:
         self._rich = plain_console(output)
         self.is_live = in_notebook or (output.isatty() and not self._rich.is_dumb_terminal)
         if in_notebook or not self.is_live:  # a log keeps its lines whole
-            self._rich.width = _NOTEBOOK_WIDTH if in_notebook else WHOLE
+            # Rich ignores a width without a height on a terminal that is TERM=dumb.
+            self._rich.size = ConsoleDimensions(_NOTEBOOK_WIDTH if in_notebook else WHOLE, 25)
         self.width = self._rich.width
         self._widths: dict[str, int] = {}  # of the table's columns
         self._clock, self._printed, self._drawn = clock, clock(), -math.inf
@@ -147,8 +148,7 @@ class Display:
         self.line()
 
     def row(self, cells: Cells, style: str = "") -> None:
-        """Print a row; on a terminal below the titles of the first one, in a log with its own. All
-        rows begin with the same columns."""
+        """Print a row; on a terminal below the titles of the first one, in a log with its own."""
         if not self.is_live:
             named = [(title.strip(), text.strip()) for title, text in cells.items()]
             self.line(_GAP.join(f"{title} {text}" for title, text in named if text))
@@ -160,7 +160,7 @@ class Display:
                     break
                 self._widths[title] = width
             self.line((_GAP.join(title.rjust(n) for title, n in self._widths.items()), "dim"))
-        fitting = zip(cells.values(), self._widths.values(), strict=False)
+        fitting = ((cells.get(title, ""), n) for title, n in self._widths.items())
         shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in fitting]
         self.line((_GAP.join(shown), style))
 
@@ -328,7 +328,9 @@ class Console(Display):
                 for name in names
             ]
             self.table(["", *splits], cells)
-        each = f"{format_seconds(summary.seconds_per_epoch)} an epoch"
+        times = [format_seconds(summary.seconds_total)]
+        if summary.seconds_per_epoch is not None:
+            times.append(f"{format_seconds(summary.seconds_per_epoch)} an epoch")
         peak_gpu = summary.peak_gpu_bytes
         gpu = f"{DOT}{format_bytes(peak_gpu)} on the GPU" * bool(peak_gpu)
         metric, run = summary.metric, shown_path(self._info.run_dir)
@@ -345,7 +347,7 @@ class Console(Display):
                 (shown_metric(metric), _curve(known, format_metric, width)),
                 ("loss", _curve(summary.train_loss, format_loss, width)),
                 ("speed", DOT.join(_speeds(summary))),
-                ("time", f"{format_seconds(summary.seconds_total)}{DOT}{each}"),
+                ("time", DOT.join(times)),
                 ("memory", f"{format_bytes(summary.peak_rss_bytes)} peak{gpu}"),
                 ("run", run),
                 ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
@@ -449,7 +451,7 @@ class SweepConsole(Display):
                 pruned = len(group.runs) - len(group.counted)
                 cells.append(
                     [
-                        str(group.runs[0].number),
+                        str((group.counted or group.runs)[0].number),
                         shown_overrides(group.varied) or "all",
                         *[",".join(group.splits)] * has_splits,
                         f"{len(group.counted)}" + f" + {pruned} pruned" * bool(pruned),
@@ -469,7 +471,9 @@ class SweepConsole(Display):
             first = ", ".join(groups[0].splits)
             self.note(f"settings over other splits are not ranked against those over split {first}")
         mean = Spread.of(trial.seconds or math.nan for trial in results.trials).mean
-        times = f"{format_seconds(seconds)}{DOT}{format_seconds(mean)} a trial"
+        times = format_seconds(seconds)
+        if mean is not None:
+            times += f"{DOT}{format_seconds(mean)} a trial"
         pairs = [("time", times), ("folder", self._folder)]
         if best is not None:
             val, test = f"val {name} {format_metric(best.val)}", f"test {format_metric(best.test)}"

@@ -67,8 +67,10 @@ class _Messages(_Attached):
         if record.name == _WARNINGS.name:  # Python adds the place and the source line to a warning
             lines = [line for line in text.splitlines() if not line.startswith("  ")]
             text = _PLACE.sub("", "\n".join(lines))
-        with contextlib.suppress(Exception):
+        try:
             self._tell(" ".join(text.split()))
+        except Exception:
+            self.handleError(record)
 
 
 def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:

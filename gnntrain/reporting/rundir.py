@@ -106,7 +106,7 @@ class RunDirectory:
             while not _claimed(path, text, place.hydras):
                 if not place.is_made_up:
                     raise occupied(path)
-                path = free(path)
+                path = free(place.path.absolute())
             (path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
             environment = describe_environment(seed=seed, command=command)
             environment |= {"jobs": dict(jobs)} if jobs else {}
@@ -324,7 +324,8 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     if str(run) == LATEST:  # a file system may know no symbolic links
         places = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)[:1]
     if not places:
-        raise UserError(f"there is no run {str(run)!r}", known_runs(run, root))
+        place = f" under {root.absolute()}" * (str(run) == LATEST)
+        raise UserError(f"there is no run {str(run)!r}{place}", known_runs(run, root))
     # A folder that is neither run nor sweep hides none; alone, its caller says what it lacks.
     return next((one for one in places if is_run(one) or is_file(one / "sweep.json")), places[0])
 
@@ -419,10 +420,11 @@ def occupied(path: Path) -> UserError:
     """The error for a run or a sweep in a folder that holds another."""
     kinds = {"config.yaml": "run", "sweep.json": "sweep", "multirun.yaml": "sweep"}
     held = [f"holds a {kind} already" for name, kind in kinds.items() if is_file(path / name)]
+    hint = "Choose another with run.name=NAME or run.dir=DIR, or remove it first."
+    if is_file(path / "config.yaml"):
+        hint += " A run goes on by its own command with run.if_exists=resume."
     return UserError(
-        f"the folder {shown_path(path)} {[*held, 'is not empty'][0]}; nothing was overwritten",
-        "Choose another with run.name=NAME or run.dir=DIR, or remove it first. A run goes on by "
-        "its own command with run.if_exists=resume.",
+        f"the folder {shown_path(path)} {[*held, 'is not empty'][0]}; nothing was overwritten", hint
     )
 
 

@@ -239,3 +239,15 @@ def test_mistakes_in_the_configuration_are_told_as_for_training(
 ) -> None:
     assert main(["doctor", "trainer.gpus=-1", "modle=x"]) == 2
     assert "2 mistakes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "count"), [("cuda", 2), ("mps", 1), ("xpu", 1)])
+def test_gpus_of_any_kind_are_listed(
+    kind: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "visible_gpus", lambda: [A100] * count)
+    monkeypatch.setattr(devices, "gpus_here", lambda: {kind: count})
+    monkeypatch.setattr(devices, "software", str)
+    monkeypatch.setattr(checks, "_gpu", lambda device: Check("ok", str(device), ""))
+    found = [check.name for check in checks.gpus(Config())]
+    assert found == [*(f"{kind}:{number}" for number in range(count)), "versions"]

@@ -96,3 +96,9 @@ def test_keys_that_the_other_model_does_not_have_are_no_differences(make: Any) -
     assert differences([gcn, gat, wide]) == ["model.name", "model.heads"]
     assert [group.varied[0] for group in groups_of([gcn, gat])] == ["model=gcn", "model=gat"]
     assert len(groups_of([gcn, gat, wide])) == 3
+
+
+def test_where_a_run_is_kept_makes_no_other_setting(make: Any) -> None:
+    runs = [make("a", 0.5, log_every=1), make("b", 0.5, log_every=2, max_restarts=1)]
+    assert differences(runs) == []
+    assert len(groups_of(runs)) == 1

@@ -264,3 +264,16 @@ def test_a_terminal_is_restored_for_a_process_that_was_killed(
         restore_terminal()
         assert os.read(ours, 100).decode() == SHOW
     os.close(ours)
+
+
+def labels_of(data: DataSummary | None) -> list[str]:
+    file = io.StringIO()
+    Console(file).on_start(info(data=data))
+    return list(filter(None, (line[2:12].strip() for line in file.getvalue().splitlines()[2:])))
+
+
+def test_a_users_own_graph_has_a_line_for_each_of_its_parts() -> None:
+    own = READ.model_copy(update={"ids": "row numbers", "left_out": {"z": "text"}})
+    parts = ["ids", "labels", "features", "edges", "split", "left out"]
+    assert labels_of(own)[2:8] == parts
+    assert set(labels_of(READ)) - set(labels_of(None)) == {"split"}

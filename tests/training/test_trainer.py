@@ -18,7 +18,7 @@ from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import Interrupted, RunError
+from gnntrain.errors import Interrupted, RunError, UserError
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GAT, GCN, GNN, SAGE
 from gnntrain.tasks import NodeClassification
@@ -28,6 +28,7 @@ from gnntrain.training.optimizer import build_optimizer, build_schedule
 from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
+from gnntrain.training.update import compiled
 from tests.graphs import random_graph, stored
 from tests.loading.graphs import cpu_loader, full_loader
 
@@ -376,3 +377,19 @@ def test_a_plateau_of_the_metric_cuts_the_rate() -> None:
         schedule.step(metric)
         found.append(optimizer.param_groups[0]["lr"])
     assert found == [1.0, 1.0, 1.0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "told"),
+    [("/nowhere/c++ -O3", "/nowhere/c"), ("true", r"trainer\.compile=true: .*3\.99")],
+)
+def test_without_a_compiler_or_pythons_support_there_is_one_clear_sentence(
+    monkeypatch: pytest.MonkeyPatch, compiler: str, told: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("torch.compile is not supported on Python 3.99")
+
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setattr(torch, "compile", refuse)
+    with pytest.raises(UserError, match=told):
+        compiled(torch.nn.Linear(2, 2), torch.device("cpu"))
