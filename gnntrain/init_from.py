@@ -245,7 +245,8 @@ def placed_weights(
     doubled = [_shapes(config, *axis.doubled) for axis in moved]
     weights = {}
     for name, fresh in model.state_dict().items():
-        if name not in given:  # such as a residual's, where its widths are equal in the run
+        # Such as a residual's, where its widths are equal in the run; or a state that is no tensor.
+        if name not in given or not isinstance(fresh, Tensor):
             continue
         weight, is_taken = given[name], torch.ones(fresh.shape, dtype=torch.bool)
         for axis, shapes in zip(moved, doubled, strict=True):

@@ -258,8 +258,7 @@ class Exchange:
                         _log.debug("exchange: '%s' failed", name, exc_info=True)
                         kind = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
                         message = _encoded([f"{kind}{error}", may_mend(error)], [])
-                    for buffer in message:
-                        connection.sendall(buffer)
+                    _send(connection, message)
         except Exception as error:  # a stranger; or a caller that ends, or fails and tells why
             _log.debug("exchange: a caller's connection ended: %s", error)
 
@@ -287,8 +286,7 @@ class Exchange:
         at: int | None = None  # the owner whose connection is used
         try:
             for at in others:
-                for buffer in _encoded(name, arguments[at]):
-                    lane[at].sendall(buffer)
+                _send(lane[at], _encoded(name, arguments[at]))
             at = None
             if self.owner is not None and self.owner in arguments:
                 answers[self.owner] = self._answer(name, list(arguments[self.owner]))
@@ -339,6 +337,13 @@ def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
     text = json.dumps([head, described]).encode()
     buffers = [memoryview(_HEAD_BYTES.pack(len(text)) + text)]
     return buffers + [array.reshape(-1).view(np.uint8).data for array in arrays]
+
+
+def _send(connection: socket.socket, buffers: Sequence[Any]) -> None:
+    """Send these, the head in one packet with what follows where the system can hold it back."""
+    for buffer in buffers[:-1]:
+        connection.sendall(buffer, getattr(socket, "MSG_MORE", 0))
+    connection.sendall(buffers[-1])
 
 
 def _receive(connection: socket.socket) -> tuple[Any, list[AnyArray]]:

@@ -138,11 +138,11 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
             launcher, address, port = "the launcher", text("MASTER_ADDR"), _PORT
             process, size = share("RANK", "WORLD_SIZE")
             is_on_one, local_rank = False, None
-            if text("LOCAL_WORLD_SIZE"):
+            if size > 1 and text("LOCAL_WORLD_SIZE"):
                 local_rank, _ = share("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-            elif text("LOCAL_RANK"):
+            elif size > 1 and text("LOCAL_RANK"):
                 local_rank = number("LOCAL_RANK")
-            if size > 1 and local_rank is not None and local_rank > process:
+            if local_rank is not None and local_rank > process:
                 raise _contradiction(f"LOCAL_RANK={local_rank}", f"RANK={process}")
     if size == 1 and not has_store:
         return None

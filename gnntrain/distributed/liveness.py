@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+import torch.distributed as dist
 
 from gnntrain.distributed.launchers import STARTED_BY
 from gnntrain.distributed.run_control import (
@@ -227,7 +228,8 @@ class Watch:
         if self._failure is not None:
             return self._failure
         control = self._control
-        is_others = control.failed_waiting or isinstance(error, RankLost | CollectiveTimeout)
+        kinds = RankLost | CollectiveTimeout | dist.DistError
+        is_others = control.failed_waiting or isinstance(error, kinds)
         if isinstance(error, KeyboardInterrupt):
             # torchrun ends the ranks beside one that was killed: they ask the whole run to end.
             is_others = control.is_stopped_elsewhere and control.is_starting

@@ -186,7 +186,8 @@ class _Sums(torch.autograd.Function):
             out: Any = None
             if is_one:
                 rows, total = features[terms[0].source].arguments(), terms[-1].total or ()
-                weight, has_root = torch.cat(weights[::-1], dim=1), len(terms) > 1
+                has_root = len(terms) > 1
+                weight = torch.cat(weights[::-1], dim=1) if has_root else weights[0]
                 layer = weight, bias, has_root, dropout, any(ctx.needs_input_grad)
                 out, inputs = ops.aggregate_linear(*rows, *total, *layer)
                 saved += [weight, inputs, None if dropout is None else out]
