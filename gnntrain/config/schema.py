@@ -179,6 +179,8 @@ class SyntheticMAGConfig(_RandomConfig):
     """Name of the data set."""
     scale: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
     """Share of ogbn-mag's nodes and edges."""
+    homophily: Ratio = 0.55
+    """Share of edges that are drawn within a class."""
     num_features: OneOrMore = 128
     """Number of features of a paper; the other types have none."""
     num_classes: Annotated[int, Field(ge=2)] = 349
