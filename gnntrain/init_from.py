@@ -147,7 +147,8 @@ def _source(
     refuse_other_types(signature, graph, subject=subject, exactly=True)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    given = weights_of(state, checkpoint)
+    saved = weights_of(state, checkpoint).items()
+    given = {name: weight for name, weight in saved if isinstance(weight, Tensor)}
     there = {name: str(list(weight.shape)) for name, weight in given.items()}
     wanted = _shapes(config, signature.schema, signature.num_outputs)
     here = {name: str(list(shape)) for name, shape in wanted.items()}
@@ -276,4 +277,5 @@ def _shapes(config: Config, schema: GraphSchema, num_outputs: int) -> dict[str, 
     """The shapes of a model's weights, by name."""
     with torch.device("meta"):
         model = build_model(config.model, schema, num_outputs)
-    return {name: weight.shape for name, weight in model.state_dict().items()}
+    weights = model.state_dict().items()  # of a user's model also states that are no tensors
+    return {name: weight.shape for name, weight in weights if isinstance(weight, Tensor)}

@@ -188,12 +188,19 @@ def test_a_model_of_ones_own_takes_all_but_its_outputs(
 
             def forward(self, x, edge_index):
                 return self.out(self.into(x))
+
+            def get_extra_state(self):
+                return {"version": 1}  # no tensor
+
+            def set_extra_state(self, state):
+                assert state == {"version": 1}
     """
     points = "[gnntrain.models]\nplain_taken = plain_taken:Plain\n"
     install(tmp_path / "packages", monkeypatch, "plain_taken", code, points)
     keys = [key for key in SMALL if not key.startswith("model.")]
     keys += ["model=plugin", "model.name=plain_taken"]
     assert main([*keys, "run.dir=first"]) == 0
+    assert main(["evaluate", "first"]) == 0
     more = [STILL, "trainer.init_from=first", "dataset.num_classes=3"]
     assert main([*keys, *more, "run.dir=second"]) == 0
     told = summary("second")["initial_weights"]

@@ -162,7 +162,11 @@ BEYOND = graph(edge_index=torch.full((2, 3), NUM_NODES))
         (Config(dataset=FilesConfig(edges="edges.csv")), graph(), "two graphs"),
         (Config(trainer=TRAINER), BEYOND, "edge_index"),
         (Config(sampler=SamplerConfig(fan_outs=(5,))), graph(), "sampler.fan_outs"),
-        (Config(model=ModelConfig(name="gat", heads=3, hidden_channels=64)), graph(), "heads"),
+        (
+            Config(model=ModelConfig(name="gat", heads=3, hidden_channels=64)),
+            graph(),
+            r"model\.heads=3",
+        ),
         (Config(trainer=TrainerConfig(gpus=999)), graph(), "trainer.gpus"),
     ],
 )

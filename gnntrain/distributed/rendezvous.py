@@ -158,6 +158,7 @@ class Rendezvous:
     def _wait_for(self, keys: Sequence[str], deadline: float) -> list[Any]:
         """The values of the keys; with a deadline, of what each process tells."""
         values: dict[str, Any] = {}
+        answered: set[bytes] = set()
         says_at = time.monotonic() + _PATIENCE_SECONDS
         place = f"{self.address.host} port {self.address.port}"
         while True:
@@ -167,8 +168,10 @@ class Rendezvous:
             if len(values) == len(keys):
                 return [values[key] for key in keys]
             for process in range(1, len(keys)) if deadline < math.inf else ():  # see `_reach`
-                if request := self._common.compare_set(f"ask/{len(keys)}/{process}", "", ""):
+                request = self._common.compare_set(f"ask/{len(keys)}/{process}", "", "")
+                if request and request not in answered:
                     self._common.set(f"answer/{request.decode()}", _start or "")
+                    answered.add(request)
             self.control.sync()
             if (failure := self.control.first_failure()) is not None:
                 raise failure
@@ -259,7 +262,7 @@ def _client(address: StoreAddress) -> BoundedStore:
 _meeting: Rendezvous | None = None
 _num_meetings = 0
 _start: str | None = None  # the name of this start of all processes
-_served: Any = None  # the store, for as long as this process lives
+_served: tuple[str, Any] | None = None  # its address, and the store while this process lives
 
 
 @contextmanager
@@ -296,9 +299,12 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     if found.is_main:
         _start = _start or uuid.uuid4().hex
     host, _start = _reach(found, deadline, _start)
+    if _served is not None:  # a name may have another address by now
+        host, _ = _served
     if found.is_main and not found.has_store and _served is None:
         try:
-            _served = serve_store(2 * found.num_processes, _CONNECT_SECONDS, host, found.port)
+            store = serve_store(2 * found.num_processes, _CONNECT_SECONDS, host, found.port)
+            _served = host, store
         except OSError as error:
             raise UserError(
                 f"Process 0 cannot listen at MASTER_ADDR={found.address}, "
@@ -379,10 +385,11 @@ def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, st
             if isinstance(error, socket.gaierror):
                 ends = min(deadline, begin + _NAME_SECONDS)
         now = time.monotonic()
-        text = (
-            f"Process {found.process} cannot reach process 0 at {found.address} port {found.port}: "
-            f"{why}"
-        )
+        if start is not None and found.is_main and not found.has_store:
+            text = f"MASTER_ADDR={found.address}, process 0's own address, is not known: {why}"
+        else:
+            place = f"{found.address} port {found.port}"
+            text = f"Process {found.process} cannot reach process 0 at {place}: {why}"
         if now > ends:
             raise RankLost(
                 f"{text}.",

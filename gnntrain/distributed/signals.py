@@ -161,7 +161,8 @@ class _Handler:
             if control is not None:
                 control.request_save()
         elif self._must_raise or (is_rank and is_ending and not self._has_ended_rank):
-            self._must_raise, self._has_ended_rank = False, True
+            self._must_raise = False
+            self._has_ended_rank |= is_rank and is_ending
             raise Interrupted(self._first or number)
         elif self._is_supervised:
             if control is not None and not self._has_ended_rank:

@@ -173,10 +173,11 @@ def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
     a table's columns in order, its `prepare` makes them."""
     package, hook = model.module.partition(".")[0], ""
     is_pyg = package == "torch_geometric"
-    source = (
-        "import torch_geometric.nn as pyg" if is_pyg else f"from {model.module} import {model.name}"
-    )
-    imports = {"from pathlib import Path", "import torch", source}
+    imports = {"from pathlib import Path", "import torch"}
+    if not is_pyg:
+        imports.add(f"from {model.module} import {model.name}")
+    if "pyg." in model.code:
+        imports.add("import torch_geometric.nn as pyg")
     sources, scale = [*map(inspect.getsource, model.copied)], signature.target_scale
     if scale is not None:
         sources.append(inspect.getsource(plain.in_units))

@@ -95,7 +95,7 @@ def write_result(path: Path, result: Result) -> None:
     except OSError as error:
         raise RunError(
             f"{path} could not be written: {error.strerror or error}.",
-            "Free some space there, or give another place.",
+            "Give another place, or free some space there.",
         ) from error
 
 

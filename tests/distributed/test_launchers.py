@@ -114,6 +114,7 @@ SUBMITIT_LOCAL = {
         (SUBMITIT_LOCAL, Launched("submitit", 1, 2, 1, "127.0.0.1", 19321, is_on_one_machine=True)),
         (POD, Launched("the launcher", 1, 2, None, "job-master-0", 23456)),
         (POD | {"RANK": "0", "WORLD_SIZE": "1"}, None),
+        (POD | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, None),
         (POD | {"LOCAL_RANK": "0"}, Launched("the launcher", 1, 2, 0, "job-master-0", 23456)),
         (POD | {"LOCAL_RANK": "1", "MASTER_ADDR": "localhost"},
          Launched("the launcher", 1, 2, 1, "localhost", 23456, is_on_one_machine=True)),
