@@ -339,11 +339,12 @@ def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
     return buffers + [array.reshape(-1).view(np.uint8).data for array in arrays]
 
 
-def _send(connection: socket.socket, buffers: Sequence[Any]) -> None:
+def _send(connection: socket.socket, buffers: Sequence[memoryview]) -> None:
     """Send these, the head in one packet with what follows where the system can hold it back."""
-    for buffer in buffers[:-1]:
+    *first, last = (buffer for buffer in buffers if buffer.nbytes)  # nothing would end no packet
+    for buffer in first:
         connection.sendall(buffer, getattr(socket, "MSG_MORE", 0))
-    connection.sendall(buffers[-1])
+    connection.sendall(last)
 
 
 def _receive(connection: socket.socket) -> tuple[Any, list[AnyArray]]:
