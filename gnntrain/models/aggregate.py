@@ -191,15 +191,18 @@ class _Sums(torch.autograd.Function):
                 layer = weight, bias, has_root, dropout, any(ctx.needs_input_grad)
                 out, inputs = ops.aggregate_linear(*rows, *total, *layer)
                 saved += [weight, inputs, None if dropout is None else out]
-            for term, weight in () if is_one else zip(terms, weights, strict=True):
-                lazy = features[term.source].columns(term.columns)
-                if term.total is None:
-                    inputs = lazy.read(0, num_dst, dtype)
-                else:
-                    inputs = ops.aggregate(*lazy.arguments(), *term.total, "none", dtype)
-                last = inputs, weight.t()
-                out = torch.addmm(bias, *last) if out is None else out.addmm_(*last)
-                saved += [inputs, weight]
+            else:
+                for term, weight in zip(terms, weights, strict=True):
+                    lazy = features[term.source].columns(term.columns)
+                    if term.total is None:
+                        inputs = lazy.read(0, num_dst, dtype)
+                    else:
+                        inputs = ops.aggregate(*lazy.arguments(), *term.total, "none", dtype)
+                    if out is None:
+                        out = torch.addmm(bias, inputs, weight.t())
+                    else:
+                        out.addmm_(inputs, weight.t())
+                    saved += [inputs, weight]
             outputs.append(out)
         ctx.save_for_backward(*saved)
         return tuple(outputs)
