@@ -3,7 +3,6 @@
 Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the default run's.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -46,9 +45,6 @@ from gnntrain.config.types import (
 )
 from gnntrain.metrics import BUILT_IN_METRICS
 from gnntrain.plugins import DATASETS, METRICS, SAMPLERS, plugin_names
-
-# pydantic has a deprecated method of the name that the key `schema` must have.
-warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
 
 SAMPLER_CLASSES = {
     "numba": "gnntrain.sampling.cpu:CPUSampler",

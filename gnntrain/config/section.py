@@ -3,6 +3,7 @@ meant."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
@@ -42,6 +43,12 @@ else:
         Not in `__init__`: pydantic would call it for a section within a section too, whose
         mistakes are told with those of the whole.
         """
+
+        def __new__(meta, *args: Any, **keys: Any) -> type:
+            with warnings.catch_warnings():
+                # pydantic has a deprecated method of the name that the key `schema` must have.
+                warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
+                return super().__new__(meta, *args, **keys)
 
         def __call__(cls, /, **keys: Any) -> Section:
             keys = without_numpy(keys)
