@@ -29,7 +29,6 @@ from gnntrain.config import (
     changed_meaning,
     contradictions,
     from_dict,
-    idle_keys,
     machine_problems,
     refuse_other_arguments,
 )
@@ -263,8 +262,6 @@ def _run(
                 from gnntrain.init_from import resolved_source  # imports all models
 
                 config = resolved_source(config, opened.store)
-            for text in idle_keys(config, overrides):
-                _log.warning("%s", text)
         compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
         create = partial(

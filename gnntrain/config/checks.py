@@ -230,36 +230,6 @@ def _is_one_of(value: str | None, words: str) -> bool:
     return value is not None and is_named != words.startswith("!")
 
 
-def idle_keys(config: Config, overrides: Sequence[str]) -> Iterator[str]:
-    """Sentences about the keys among `overrides` that do nothing beside others."""
-    model, is_full = config.model, config.sampler.name == "full"
-    is_exact, is_plugin = config.evaluation.name == "layerwise", isinstance(model, PluginConfig)
-    takes_fan_outs = not is_exact and config.evaluation.fan_outs is None
-    # GIN's layer is itself an MLP with both; a model of typed graphs projects its inputs.
-    is_one = model.uses_graph and not is_plugin and model.num_layers == 1 and model.name != "gin"
-    is_one = is_one and getattr(model, "jk", "none") == "none"
-    full, exact, one = "sampler=full", "evaluation=layerwise, which is exact", "model.num_layers=1"
-    loss, jk = config.task.loss, getattr(model, "jk", "none")
-    idle = {
-        "trainer.batch_size": (is_full, full),
-        "trainer.drop_last": (is_full, full),
-        "sampler.replace": (is_full, full),
-        "sampler.fan_out_scope": (is_full, full),
-        "sampler.fan_outs": (is_full and not takes_fan_outs, full),
-        "evaluation.fan_outs": (is_exact, exact),
-        "evaluation.max_steps": (is_exact, exact),
-        "evaluation.batch_size": (is_exact and not is_plugin, exact),
-        "task.huber_delta": (loss != "huber", f"task.loss={loss}"),
-        "model.output_heads": (jk != "none", f"model.jk={jk}"),
-        "model.norm": (is_one, one),
-        "model.activation": (is_one and not model.is_hetero, one),
-    }
-    for key in dict.fromkeys(text.lstrip("+").partition("=")[0] for text in overrides):
-        does_nothing, beside = idle.get(key, (False, ""))
-        if does_nothing:
-            yield f"{key} does nothing with {beside}."
-
-
 def missing_files(config: Config) -> Iterator[Problem]:
     """Files in place of folders, parts and the files of `dataset=files` that are not there."""
     data, parts = config.dataset, config.distributed.parts

@@ -89,15 +89,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def nearest(name: str, choices: Iterable[str], cutoff: float = 0.55) -> str | None:
-    """The one of `choices` that is most like `name`, from a likeness of `cutoff` of 1 on; None
-    where none is."""
-    by_folded, folded = {choice.lower(): choice for choice in choices}, name.lower()
-    found = difflib.get_close_matches(folded, by_folded, cutoff=cutoff)
-    # People rarely get the first letter wrong.
-    ratios = {one: difflib.SequenceMatcher(None, one, folded).ratio() for one in found}
-    best = max(found, key=lambda one: (ratios[one], one[:1] == folded[:1]), default=None)
-    return None if best is None else by_folded[best]
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The one of `choices` that is most like `name`; None where none is."""
+    by_folded = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.55)
+    return by_folded[found[0]] if found else None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:

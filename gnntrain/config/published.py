@@ -14,38 +14,25 @@ from typing import NamedTuple
 
 
 class GraphSize(NamedTuple):
-    """Nodes, edges, features a node, classes (or labels, where a node has several).
-
-    Of a typed graph: all nodes, all edges, features of the target type.
-    """
+    """Of a typed graph: all nodes, all edges, features of the target type."""
 
     num_nodes: int
     num_edges: int
     num_features: int
-    num_classes: int
+    num_classes: int  # or labels, where a node has several
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set.
+    """A published data set."""
 
-    Attributes:
-        size: As PyG's documentation or OGB's web site gives it.
-        class_name: Class in `torch_geometric.datasets` that names and fetches the raw files.
-        name: The class's argument `name`, if it has one.
-        defaults: Keys of `dataset` that have other defaults here.
-        splits: What `dataset.split` may be; empty: any number, the splits are drawn at random.
-        edges_once: Whether the source counts an edge once that is stored in both directions.
-        builder: Where the class of its builder is; it is imported when it is used.
-    """
-
-    size: GraphSize
-    class_name: str | None = None
-    name: str | None = None
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    splits: Sequence[int] = (0,)
-    edges_once: bool = False
-    builder: str = "gnntrain.data.pyg_data:PyGBuilder"
+    size: GraphSize  # as PyG's documentation or OGB's web site gives it
+    class_name: str | None = None  # in `torch_geometric.datasets`: names and fetches the raw files
+    name: str | None = None  # the class's argument `name`, if it has one
+    defaults: Mapping[str, object] = field(default_factory=dict)  # of keys, where they differ
+    splits: Sequence[int] = (0,)  # of `dataset.split`; empty: any, they are drawn at random
+    edges_once: bool = False  # the source counts an edge once that is stored in both directions
+    builder: str = "gnntrain.data.pyg_data:PyGBuilder"  # it is imported when it is used
 
     @property
     def arguments(self) -> dict[str, str]:

@@ -14,7 +14,6 @@ from gnntrain.config import (
     TrainerConfig,
     checks,
     from_dict,
-    idle_keys,
     machine_problems,
     training_device,
 )
@@ -269,40 +268,3 @@ def test_auto_trains_on_all_gpus_of_the_machine(
     trainer: dict[str, Any], found: dict[str, int], device: tuple[str, int]
 ) -> None:
     assert training_device(TrainerConfig(**trainer), found) == device
-
-
-FULL, SAMPLED = {"sampler": {"name": "full"}}, {"evaluation": {"name": "sampled"}}
-HUBER = {"task": {"loss": "huber", "type": "node_regression"}, "dataset": {"name": "files"}}
-ONE_LAYER: dict[str, Any] = {"model": {"num_layers": 1}, "sampler": {"fan_outs": [5]}}
-GIN, CAT = ({"model": {"num_layers": 1, **keys}} for keys in ({"name": "gin"}, {"jk": "cat"}))
-
-
-@pytest.mark.parametrize(
-    ("idle", "key", "working"),
-    [
-        (FULL, "trainer.batch_size", {}),
-        (FULL, "trainer.drop_last", {}),
-        (FULL, "sampler.replace", {}),
-        (FULL, "sampler.fan_outs", FULL | SAMPLED),
-        ({}, "evaluation.fan_outs", SAMPLED),
-        ({}, "evaluation.max_steps", SAMPLED),
-        ({}, "evaluation.batch_size", SAMPLED),
-        ({}, "task.huber_delta", HUBER),
-        ({"model": {"name": "gat", "jk": "cat"}}, "model.output_heads", {"model": {"name": "gat"}}),
-        (ONE_LAYER, "model.norm", ONE_LAYER | CAT),
-        (ONE_LAYER, "model.activation", ONE_LAYER | GIN),
-    ],
-    ids=str,
-)
-def test_a_key_that_does_nothing_is_told(
-    idle: dict[str, Any], key: str, working: dict[str, Any]
-) -> None:
-    for raw, told in ((idle, 1), (working, 0)):
-        assert len([*idle_keys(from_dict(raw, saved=True), [f"{key}=1"])]) == told
-
-
-def test_keys_of_sampled_evaluation_are_told_beside_a_model_of_ones_own() -> None:
-    config = from_dict({"model": {"name": "my_sage"}}, saved=True)
-    (told,) = idle_keys(config, ["evaluation.max_steps=3", "evaluation.batch_size=9"])
-    assert "max_steps" in told
-    assert "batch_size" not in told  # of the batches where the graph does not fit
