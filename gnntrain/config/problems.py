@@ -14,21 +14,13 @@ _WIDEST = 56
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a configuration.
+    """One mistake in a configuration."""
 
-    Attributes:
-        key: Dotted key, e.g. `trainer.lr`; or what was typed, where it could not be read.
-        value: The value as written, `no value` where there is none.
-        expected: What the key accepts, or why the value cannot be right.
-        hint: What to write instead; None where `expected` says it.
-        place: File and line that say so; None: the command line.
-    """
-
-    key: str
-    value: str
-    expected: str
-    hint: str | None = None
-    place: str | None = None
+    key: str  # dotted, as `trainer.lr`; or what was typed, where it could not be read
+    value: str  # as written
+    expected: str  # what the key accepts, or why the value cannot be right
+    hint: str | None = None  # what to write instead; None where `expected` says it
+    place: str | None = None  # file and line that say so; None: the command line
 
     @property
     def assignment(self) -> str:
@@ -37,11 +29,7 @@ class Problem:
 
 
 class ConfigError(UserError):
-    """All mistakes of a configuration together.
-
-    Attributes:
-        problems: Every mistake once: wrong keys in the schema's order, then contradictions.
-    """
+    """All mistakes of a configuration together: `problems` has each once, wrong keys first."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = list(dict.fromkeys(problems))

@@ -112,7 +112,6 @@ class SyntheticConfig(_RandomConfig):
     """A random graph of communities: a degree-corrected stochastic block model."""
 
     name: Literal["synthetic", "synthetic_reddit", "synthetic_products"] = "synthetic"
-    """Name of the data set; each has its own default sizes."""
     num_nodes: types.OneOrMore = 10_000
     """Number of nodes."""
     avg_degree: types.NonNegative = 15.0
@@ -137,11 +136,8 @@ class SyntheticMAGConfig(_RandomConfig):
     """A random typed graph with the types and sizes of ogbn-mag, whose papers are classified."""
 
     name: Literal["synthetic_mag"] = "synthetic_mag"
-    """Name of the data set."""
     scale: Annotated[float, Field(gt=0, le=1), types.NUMBER] = 1.0
     """Share of ogbn-mag's nodes and edges."""
-    homophily: types.Ratio = 0.55
-    """Share of edges that are drawn within a class."""
     num_features: types.OneOrMore = 128
     """Number of features of a paper; the other types have none."""
     num_classes: Annotated[int, Field(ge=2)] = 349
@@ -150,28 +146,23 @@ class SyntheticMAGConfig(_RandomConfig):
     @property
     def num_nodes(self) -> dict[str, int]:
         """Number of nodes of each type."""
-        return {
-            name: max(1, round(size * self.scale)) for name, size in published.MAG_NODES.items()
-        }
+        sizes = published.MAG_NODES.items()
+        return {name: max(1, round(size * self.scale)) for name, size in sizes}
 
     @property
     def num_edges(self) -> dict[tuple[str, str, str], int]:
         """Number of edges of each type, without the reverse ones: at most half of all pairs."""
-        sizes = self.num_nodes
-        return {
-            (source, name, destination): min(
-                round(number * self.scale),
-                sizes[source] * (sizes[destination] - (source == destination)) // 2,
-            )
-            for (source, name, destination), number in published.MAG_EDGES.items()
-        }
+        sizes, edges = self.num_nodes, dict[tuple[str, str, str], int]()
+        for (source, name, target), number in published.MAG_EDGES.items():
+            most = sizes[source] * (sizes[target] - (source == target)) // 2
+            edges[source, name, target] = min(round(number * self.scale), most)
+        return edges
 
 
 class BuiltinConfig(DatasetConfig):
     """A published data set, through the classes of PyG and OGB, or an installed package's."""
 
     name: Annotated[str, types.OneOf(lambda: published.BUILTIN_NAMES, DATASETS)] = "cora"
-    """Name of the data set."""
     split: types.ZeroOrMore = 0
     """Number of the train/val/test split, for data sets with several."""
 
@@ -228,7 +219,7 @@ class FilesConfig(DatasetConfig):
     categorical: types.Names = ()
     """Columns of categories, by name or pattern: each category becomes a feature of 0 and 1."""
     missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
-    """Missing features: refused, the training nodes' mean, 0, or the mean and a mark of 1."""
+    """Missing features: refused, the training nodes' mean, 0, or the mean and a 0/1 indicator."""
     standardize: bool = False
     """Scale columns of numbers to mean 0 and standard deviation 1 over the training nodes."""
     decimal: Literal[".", ","] = "."
@@ -454,9 +445,7 @@ class LoggerConfig(Section):
     tensorboard: FileLoggerConfig | None = None
     """TensorBoard event files: tensorboard/ in the run directory."""
     wandb: WandBConfig | None = None
-    """Weights & Biases."""
     mlflow: MLflowConfig | None = None
-    """MLflow."""
 
     def chosen(self) -> dict[str, Section]:
         """The chosen loggers' options, by name."""
@@ -487,7 +476,6 @@ class OptunaSweepConfig(SweepConfig):
     """A search by Optuna (Akiba et al., 2019) for the best validation metric."""
 
     name: Literal["optuna"] = "optuna"
-    """A search by Optuna."""
     trials: types.OneOrMore = 20
     """Number of trials."""
     sampler: Literal["tpe", "random"] = "tpe"
