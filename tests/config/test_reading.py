@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from gnntrain.config import (
     ConfigError,
     FilesConfig,
     PluginConfig,
+    SamplerConfig,
+    changed_meaning,
     from_dict,
 )
 from gnntrain.config.models import model_names
 from gnntrain.config.section import in_words, key_schema
+from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
 from scripts.config_reference import tables
 from tests import packages
@@ -233,6 +237,21 @@ def test_plain_data_gives_the_configuration_back_exactly(
     assert from_dict(config.to_dict()) == config
     assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_samplers_that_draw_the_same_take_each_others_place_when_a_run_goes_on() -> None:
+    for names in product(("auto", "numba", "triton", "pyg"), repeat=2):
+        configs = (Config(sampler=SamplerConfig(backend=name)) for name in names)
+        changed = [problem.key for problem in changed_meaning(*configs)]
+        is_other = names[0] != names[1] and "pyg" in names
+        assert changed == ["sampler.backend"] * is_other, names
+
+
+def test_a_key_that_is_twice_in_a_mapping_of_a_file_is_refused() -> None:
+    for text in ("a: 1\nb: 2\na: 3\n", "x: {a: 1, b: {c: 1, c: 1}}"):
+        with pytest.raises(ValueError, match=r"key [ac] again"):
+            read_yaml(text)
+    assert read_yaml("x: {a: 1}\ny: {a: 2}") == {"x": {"a": 1}, "y": {"a": 2}}
 
 
 def test_an_error_survives_the_way_from_a_worker() -> None:
