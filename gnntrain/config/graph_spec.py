@@ -180,10 +180,10 @@ class GraphSpec:
 
     def error(self, problems: Iterable[Problem]) -> UserError:
         """The error that lists mistakes in it."""
-        where, hint = self.schema, _EXAMPLE
-        if where is None:
-            where, hint = "the configuration", "Give a column's name, or its number from 0."
-        return UserError(told(problems, str(where)), hint)
+        if self.schema is not None:
+            return UserError(told(problems, str(self.schema)), _EXAMPLE)
+        hint = "Give a column's name, or its number from 0."
+        return UserError(told(problems, "the configuration"), hint)
 
 
 def spec_of_files(

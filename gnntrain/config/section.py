@@ -119,8 +119,9 @@ class Section(pydantic.BaseModel, metaclass=_SectionType):
         merged: JSON = dict(self)
         for key, value in changes.items():
             section = merged.get(key)
-            is_merged = isinstance(section, Section) and isinstance(value, Mapping)
-            merged[key] = section._merged(value) if is_merged else value
+            if isinstance(section, Section) and isinstance(value, Mapping):
+                value = section._merged(value)
+            merged[key] = value
         return merged
 
 
@@ -172,8 +173,8 @@ def _mistakes(
             ]
             continue
         if section is not None:
-            expects = "keys, not a value"
-            hint = f"set its keys, as in {key}.{next(iter(section.model_fields), 'KEY')}=..."
+            expects, first = "keys, not a value", next(iter(section.model_fields), "KEY")
+            hint: str | None = f"set its keys, as in {key}.{first}=..."
             if isinstance(value, str):
                 hint = f"choose by `- override /{key}: {value}` in an experiment's list `defaults`"
         else:
