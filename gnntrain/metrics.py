@@ -14,7 +14,6 @@ directions.
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 from gnntrain.errors import UserError
-from gnntrain.plugins import METRICS, find_plugin, load_plugin, place_in_plugin, plugin_names
+from gnntrain.plugins import METRICS, find_plugin, load_plugin, plugin_names, told
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,35 +57,22 @@ class Tally:
     """A metric of nodes that come in pieces: a small tensor a piece, then one of all, then a value.
 
     So a metric of any number of nodes takes bounded memory.
-
-    Attributes:
-        of: The tensor of a piece, from its outputs and targets as for `Compute`.
-        value: The metric, from the tensor of all pieces.
-        merged: The tensor of two pieces together.
     """
 
-    of: Callable[[Tensor, Tensor], Tensor]
-    value: Callable[[Tensor], float]
-    merged: Callable[[Tensor, Tensor], Tensor] = operator.add
+    of: Callable[[Tensor, Tensor], Tensor]  # a piece's, from outputs and targets as for `Compute`
+    value: Callable[[Tensor], float]  # the metric, from the tensor of all pieces
+    merged: Callable[[Tensor, Tensor], Tensor] = operator.add  # of two pieces together
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A registered metric.
+    """A registered metric."""
 
-    Attributes:
-        name: As in `metrics.jsonl`.
-        function: The function.
-        higher_is_better: Its direction.
-        label_kinds: The kinds of labels that it supports.
-        tally: Computes the same from pieces; None: it needs all outputs at once.
-    """
-
-    name: str
+    name: str  # as in `metrics.jsonl`
     function: Compute
     higher_is_better: bool
     label_kinds: frozenset[str]
-    tally: Tally | None = None
+    tally: Tally | None = None  # computes the same from pieces; None: it needs all outputs at once
 
     def compute(self, outputs: Tensor, targets: Tensor) -> float:
         """The value as Python's number: JSON takes no other, nor does a checkpoint."""
@@ -171,12 +157,8 @@ def outside_metrics(kind: str) -> tuple[str, ...]:
 
 
 def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
-    """Try the metrics of other packages on made-up outputs of this width, before a model is judged
-    by them.
-
-    Raises:
-        UserError: One has a built-in metric's name, is for no labels, fails, or returns no number.
-    """
+    """Try the metrics of other packages on made-up outputs of this width; a UserError where one has
+    a built-in metric's name, is for no labels, fails, or returns no number."""
     for name in plugin_names(METRICS):
         if name in BUILT_IN_METRICS:
             raise UserError(
@@ -205,16 +187,10 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
         targets = (row[:, None] + column) % 2
     for metric in map(get_metric, outside_metrics(kind)):
         try:
-            value = metric.function(outputs, targets)
-            if isinstance(value, str):
-                raise TypeError(f"it returned {value!r}")
-            float(value)
+            metric.compute(outputs, targets)
         except Exception as error:  # another package's code may raise any
-            code = getattr(inspect.unwrap(metric.function), "__code__", None)
-            begin = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
             raise UserError(
-                f"The metric {metric.name!r} cannot be computed: {type(error).__name__}: {error}"
-                f"{place_in_plugin(error) or begin}.",
+                f"The metric {metric.name!r} cannot be computed: {told(error)}.",
                 f"It takes outputs and targets, here {list(outputs.shape)} and "
                 f"{list(targets.shape)}, and returns a number.",
             ) from error
@@ -223,11 +199,6 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
 def _share(part: Tensor, whole: Tensor) -> float:
     """The sum of `part` over that of `whole`."""
     return float(part.sum()) / max(1.0, float(whole.sum()))
-
-
-def _mean_where(is_defined: Tensor, values: Tensor) -> float:
-    """The mean over the targets for which a metric is defined; NaN if there is none."""
-    return float(values[is_defined].mean()) if is_defined.any() else math.nan
 
 
 def predicted_classes(outputs: Tensor) -> Tensor:
@@ -359,22 +330,18 @@ def _merged_moments(one: Tensor, other: Tensor) -> Tensor:
     )
 
 
-def _r2(moments: Tensor) -> float:
-    """Of several targets, the mean over those that vary."""
-    _, _, deviations, squares, _, least, largest = moments
-    return _mean_where(least < largest, 1 - squares / deviations)
+def _of_quantities(name: str, moments: Tensor) -> float:
+    """A metric in the targets' units, the mean over the targets for which it is defined: r2 is for
+    those that vary. NaN where there is none."""
+    count, _, deviations, squares, sizes, least, largest = moments
+    if name == "r2":
+        is_defined, values = least < largest, 1 - squares / deviations
+    else:
+        is_defined = count > 0
+        values = (squares / count).sqrt() if name == "rmse" else sizes / count
+    return float(values[is_defined].mean()) if is_defined.any() else math.nan
 
 
-def _rmse(moments: Tensor) -> float:
-    """In the targets' units; of several targets, their mean."""
-    return _mean_where(moments[0] > 0, (moments[3] / moments[0]).sqrt())
-
-
-def _mae(moments: Tensor) -> float:
-    return _mean_where(moments[0] > 0, moments[4] / moments[0])
-
-
-_errors = partial(_tallied, merged=_merged_moments, higher_is_better=False)
 for _metric in (
     # Of one class a node, the accuracy.
     _tallied("f1_micro", CLASS_KINDS, _class_counts, lambda c: _share(2 * c[0], c[1] + c[2])),
@@ -382,9 +349,17 @@ for _metric in (
     _tallied("precision", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[1, 1])),
     _tallied("recall", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[2, 1])),
     _tallied("f1", ["binary"], _class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1])),
-    _tallied("r2", ["continuous"], _moments, _r2, _merged_moments),
-    _errors("rmse", ["continuous"], _moments, _rmse),
-    _errors("mae", ["continuous"], _moments, _mae),
+    *(
+        _tallied(
+            name,
+            ["continuous"],
+            _moments,
+            partial(_of_quantities, name),
+            _merged_moments,
+            higher_is_better=name == "r2",
+        )
+        for name in ("r2", "rmse", "mae")
+    ),
 ):
     _REGISTERED[_metric.name] = _metric
 BUILT_IN_METRICS = tuple(_REGISTERED)
