@@ -30,8 +30,8 @@ os.register_at_fork(after_in_child=_compiling.clear)  # a process waits for its 
 
 
 def jit(function: Callable[P, R], *, any_order: bool = False) -> Callable[P, R]:
-    """Compile `function` lazily: no GIL, cached on disk where possible, divisions as in NumPy; where
-    a sum may be added in `any_order`, the sum over a row of products is vectorised."""
+    """Compile `function` lazily: no GIL, cached on disk where possible, divisions as in NumPy.
+    Where a sum may be added in `any_order`, the sum over a row of products is vectorised."""
     compiled: Callable[P, R]
     options: dict[str, Any] = {"fastmath": {"reassoc"}} if any_order else {}
     try:
