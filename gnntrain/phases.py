@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from gnntrain.devices import is_recording, timing_event
+from gnntrain.devices import timing_event
 
 T = TypeVar("T")
 Moment = Any  # seconds of the host's clock, or an event as `torch.cuda.Event`; None: not timed
@@ -85,7 +85,7 @@ class Phases:
     def _now(self) -> Moment:
         if not self._has_events:
             return time.perf_counter()
-        if is_recording(self._device):
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None  # a captured phase takes no time; replays have a phase of their own
         event = timing_event(self._device)
         event.record()

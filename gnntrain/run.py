@@ -264,11 +264,8 @@ def _run(
 
 
 def _last(run: RunDirectory) -> tuple[State, Path | None]:
-    """The last checkpoint's state, and its path; none of a run that ended before its first.
-
-    Raises:
-        UserError: None is intact; or they were removed.
-    """
+    """The last checkpoint's state, and its path; none of a run that ended before its first. A
+    UserError where none is intact, or they were removed."""
     summary = run.summary()
     if summary is None:
         _log.warning("The run %s ended without a word; %s.", run.shown, why_killed())
@@ -433,14 +430,10 @@ def partition(
     method: Method = "streaming",
     data: object = None,
 ) -> PartitionedGraph:
-    """Cut the data set's graph into parts, as `gnntrain partition` does.
+    """Cut the graph of `config.dataset` into at most 256 parts, as `gnntrain partition` does.
 
-    Args:
-        config: The data set is its `dataset`.
-        num_parts: At most 256.
-        out: The folder of the parts; it must not be there yet, or be empty.
-        method: How nodes are assigned to parts.
-        data: See `train`. Train on the parts with `FilesConfig(name="data")`.
+    The folder `out` must not be there yet, or be empty. `method` assigns nodes to parts. For `data`
+    see `train`; train on its parts with `FilesConfig(name="data")`.
     """
     from gnntrain.data.partitioning.build import partition
 
@@ -461,12 +454,8 @@ def graph_sizes(graph: Graph) -> dict[str, Any]:
 
 
 def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
-    """Refuse a graph that does not fit model or task, and one without a training step.
-
-    Raises:
-        UserError: Labels, types, classes, metrics, fan-outs or a package's model do not fit; or
-            there is no training node, or no whole batch of them.
-    """
+    """Raise a UserError where labels, types, classes, metrics, fan-outs or a package's model do not
+    fit the graph; or there is no training node, or no whole batch of them."""
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
     refuse_broken_metrics(graph.task, graph.num_outputs)
