@@ -81,14 +81,6 @@ def test_a_name_is_registered_once_and_unknown_ones_are_refused() -> None:
         get_metric("no_such")
 
 
-def test_a_package_that_cannot_be_imported_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, monkeypatch, "half", "", "[gnntrain.metrics]\nlost = no_such_module:lost\n")
-    with pytest.raises(UserError, match="no_such_module"):
-        get_metric("lost")
-
-
 def test_a_metric_of_another_package_is_listed_and_loaded_by_name(error_rate: str) -> None:
     assert error_rate in metric_names()
     assert "less_is_better" not in sys.modules
