@@ -19,18 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnntrain.config import (
-    Config,
-    ConfigError,
-    PluginConfig,
-    Problem,
-    changed_meaning,
-    contradictions,
-    from_dict,
-    idle_keys,
-    machine_problems,
-    refuse_other_arguments,
-)
+from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
+from gnntrain.config.reading import changed_meaning
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
@@ -43,15 +33,9 @@ from gnntrain.job import Job, error_text, status_of, summarize
 from gnntrain.joint_run import compare_stores, follow, joined_run, plan_together, tell
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
+from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.rundir import (
-    LATEST,
-    RunDirectory,
-    RunPlace,
-    has_checkpoint,
-    is_running,
-    planned_run,
-)
+from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
@@ -101,7 +85,7 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    refuse_other_arguments(config, overrides)
+    checks.refuse_other_arguments(config, overrides)
     shown = listener or progress
     # The process of a command, or of a sweep's worker, keeps its servers.
     servers = stopping_servers() if place is None and listener is None else contextlib.nullcontext()
@@ -122,7 +106,7 @@ def train(
         saved = from_dict(begun.config(), saved=True)
         config = config.model_copy(update={"run": saved.run})
         source, begun_from = config.trainer.init_from, saved.trainer.init_from
-        if source and begun_from and Path(source).name in (LATEST, Path(begun_from).name):
+        if source and begun_from and Path(source).name in (rundir.LATEST, Path(begun_from).name):
             trainer = config.trainer.model_copy(update={"init_from": begun_from})
             config = config.model_copy(update={"trainer": trainer})
         if changed := changed_meaning(saved, config):
@@ -167,7 +151,7 @@ def resume(
         ConfigError: A key would make another run of it; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    refuse_other_arguments(Config() if config is None else config, overrides)
+    checks.refuse_other_arguments(Config() if config is None else config, overrides)
     servers = stopping_servers() if listener is None else contextlib.nullcontext()
     with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
@@ -203,8 +187,8 @@ def _run(
     keys name another than its own."""
     started = time.time()
     # Of a configuration made in Python nothing was refused yet.
-    contradicting = [problem for _, problem in contradictions(config, plugins=True)]
-    if problems := [*contradicting, *machine_problems(config, gpus_here)]:
+    contradicting = [problem for _, problem in checks.contradictions(config, plugins=True)]
+    if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()
     plan = plan_together(config, rendezvous, record)
@@ -234,7 +218,7 @@ def _run(
                 from gnntrain.init_from import resolved_source  # imports all models
 
                 config = resolved_source(config, opened.store)
-            for text in idle_keys(config, overrides):
+            for text in checks.idle_keys(config, overrides):
                 _log.warning("%s", text)
         compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
@@ -269,7 +253,7 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
     summary = run.summary()
     if summary is None:
         _log.warning("The run %s ended without a word; %s.", run.shown, why_killed())
-    if not has_checkpoint(run.path) and (summary or {}).get("status") != "completed":
+    if not rundir.has_checkpoint(run.path) and (summary or {}).get("status") != "completed":
         _log.warning("The run %s ended before its first checkpoint: it begins anew.", run.shown)
         return {}, None
     state, checkpoint, damaged = load_last(run.checkpoints)
@@ -288,7 +272,7 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
 def _place(config: Config) -> RunPlace:
     run, names = config.run, (config.dataset.name, config.model.name)
     is_made_up = run.dir is None and run.name is None
-    return RunPlace(Path(planned_run(run.dir, run.name, *names)), is_made_up)
+    return RunPlace(Path(rundir.planned_run(run.dir, run.name, *names)), is_made_up)
 
 
 def _train(
@@ -385,7 +369,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
 
     best = load_best(run_dir)
     shown = reached(best.run, best.signature.metric).best_epoch
-    if shown is not None and shown > best.epoch and not is_running(best.run.path):
+    if shown is not None and shown > best.epoch and not rundir.is_running(best.run.path):
         _log.warning(
             "Epoch %d was better, but is in no checkpoint. `gnntrain resume %s` trains it again.",
             *(shown, best.run.shown),
