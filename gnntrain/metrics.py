@@ -231,10 +231,6 @@ def _right_counts(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([is_right.sum(), (is_right >= 0).sum()])
 
 
-# Of several labels a node, the share of right flags.
-_REGISTERED["accuracy"] = _tallied("accuracy", CLASS_KINDS, _right_counts, lambda c: _share(*c))
-
-
 def _f1_macro(counts: Tensor) -> float:
     """The mean over the classes (or labels) that occur in targets or predictions."""
     right, guessed, true = counts.double()
@@ -242,14 +238,11 @@ def _f1_macro(counts: Tensor) -> float:
     return float((2 * right / (guessed + true))[occurs].mean()) if occurs.any() else 0.0
 
 
-def _mean_over_labels(
-    value: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
-) -> float:
-    """A ranking metric of each label, their mean; NaN where no label can be ranked.
+def _ranked(name: str, outputs: Tensor, targets: Tensor) -> float:
+    """ROC AUC or average precision; of several labels the mean, NaN where no label can be ranked.
 
     A label of all nodes or of no node has no ranking. Logits are ranked as they are: of large ones
-    the probabilities in float32 are all 1. `value` computes from the positive and the negative
-    nodes at each distinct logit, the largest logit first: float64 `[num_distinct]`.
+    the probabilities in float32 are all 1.
     """
     import torch
 
@@ -259,36 +252,21 @@ def _mean_over_labels(
             continue
         if outputs[:, label].isnan().any():
             return math.nan
+        # The nodes at each distinct logit, the largest logit first: float64 [num_distinct].
         distinct, place = torch.unique(outputs[:, label], return_inverse=True)
         negative, positive = (
             place[flag == which].bincount(minlength=len(distinct)).flip(0).double()
             for which in (0, 1)
         )
-        values.append(float(value(positive, negative)))
+        if name == "roc_auc":
+            # Of all pairs of a positive and a negative node, those in the right order; ties: half.
+            right = (negative * (positive.cumsum(0) - positive / 2)).sum()
+            value = right / (positive.sum() * negative.sum())
+        else:
+            precision = positive.cumsum(0) / (positive + negative).cumsum(0)
+            value = (positive * precision).sum() / positive.sum()
+        values.append(float(value))
     return sum(values) / len(values) if values else math.nan
-
-
-@metric("roc_auc", higher_is_better=True, label_kinds=("binary", "multilabel"))
-def roc_auc(outputs: Tensor, targets: Tensor) -> float:
-    """Area under the ROC curve; of several labels, their mean."""
-
-    def area(positive: Tensor, negative: Tensor) -> Tensor:
-        # Of all pairs of a positive and a negative node, those in the right order; ties are half.
-        right = (negative * (positive.cumsum(0) - positive / 2)).sum()
-        return right / (positive.sum() * negative.sum())
-
-    return _mean_over_labels(area, outputs, targets)
-
-
-@metric("average_precision", higher_is_better=True, label_kinds=("binary", "multilabel"))
-def average_precision(outputs: Tensor, targets: Tensor) -> float:
-    """Average precision; of several labels, their mean."""
-
-    def average(positive: Tensor, negative: Tensor) -> Tensor:
-        precision = positive.cumsum(0) / (positive + negative).cumsum(0)
-        return (positive * precision).sum() / positive.sum()
-
-    return _mean_over_labels(average, outputs, targets)
 
 
 def _moments(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -342,7 +320,12 @@ def _of_quantities(name: str, moments: Tensor) -> float:
     return float(values[is_defined].mean()) if is_defined.any() else math.nan
 
 
+_RANKED = frozenset(("binary", "multilabel"))
 for _metric in (
+    # Of several labels a node, the share of right flags.
+    _tallied("accuracy", CLASS_KINDS, _right_counts, lambda c: _share(*c)),
+    Metric("roc_auc", lambda *pair: _ranked("roc_auc", *pair), True, _RANKED),
+    Metric("average_precision", lambda *pair: _ranked("average_precision", *pair), True, _RANKED),
     # Of one class a node, the accuracy.
     _tallied("f1_micro", CLASS_KINDS, _class_counts, lambda c: _share(2 * c[0], c[1] + c[2])),
     _tallied("f1_macro", CLASS_KINDS, _class_counts, _f1_macro),
