@@ -160,12 +160,13 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
     """Try the metrics of other packages on made-up outputs of this width; a UserError where one has
     a built-in metric's name, is for no labels, fails, or returns no number."""
     for name in plugin_names(METRICS):
-        wrong, hint = "", ""
+        wrong, hint, point = "", "", find_plugin(METRICS, name).value
         if name in BUILT_IN_METRICS:
             wrong = "has the name of a built-in metric."
             hint = "Give it another name, in its entry point and its decorator."
         elif get_metric(name).label_kinds.isdisjoint(LABEL_KINDS):
-            wrong, hint = "is for no kind of labels.", f"Give it some of {', '.join(LABEL_KINDS)}."
+            wrong = "is for no kind of labels."
+            hint = f"Give its label_kinds some of {', '.join(LABEL_KINDS)}."
         if wrong:
             raise UserError(
                 f"The metric {name!r} of {find_plugin(METRICS, name).value} {wrong}", hint
