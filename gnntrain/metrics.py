@@ -168,9 +168,7 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
             wrong = "is for no kind of labels."
             hint = f"Give its label_kinds some of {', '.join(LABEL_KINDS)}."
         if wrong:
-            raise UserError(
-                f"The metric {name!r} of {find_plugin(METRICS, name).value} {wrong}", hint
-            )
+            raise UserError(f"The metric {name!r} of {point} {wrong}", hint)
     import torch
 
     # Each class twice, where there are not too many, and rows enough for a metric of the best 100.
