@@ -1,6 +1,5 @@
 """The configuration: one typed schema, and all mistakes reported at once."""
 
-from gnntrain.config.checks import contradictions as contradictions
 from gnntrain.config.checks import machine_problems as machine_problems
 from gnntrain.config.checks import refuse_other_arguments as refuse_other_arguments
 from gnntrain.config.checks import training_device as training_device
