@@ -315,6 +315,7 @@ def test_mistakes_are_told_all_at_once_and_leave_nothing_behind(
         ["trainer.lr=0.5", "+model=gat"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "+model.options.width=3"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "model.options.width=3"],
+        ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "model.options={width: 3}"],
         ["trainer.lr=0.5", "dataset=own_data", "dataset.split=1"],
         ["trainer.lr=0.5", "dataset.root=~/a b"],
         ["trainer.lr=0.5", "experiment=null"],
