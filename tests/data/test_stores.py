@@ -138,7 +138,7 @@ def test_an_estimate_of_the_disk_space_is_close(tmp_path: Path) -> None:
 
 def start_building(cache: Path, log: Path, seconds: float) -> BaseProcess:
     """Start a process that opens or builds the store; it notes in `log` that it builds."""
-    process = get_context("spawn").Process(target=_build_slowly, args=(cache, log, seconds))
+    process = get_context("forkserver").Process(target=_build_slowly, args=(cache, log, seconds))
     process.start()
     return process
 

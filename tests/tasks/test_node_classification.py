@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from gnntrain.data.graph import NODE, Graph, Nodes
 from gnntrain.tasks import NodeClassification
+from tests.evaluators import metrics_of
 from tests.graphs import random_graph, stored
-from tests.tasks.oracles import metrics_of
 
 RNG = np.random.default_rng(0)
 
