@@ -21,18 +21,10 @@ import torch
 from tests.simulated_device.module import device_module
 from tests.simulated_device.registration import present, register, register_present
 from tests.simulated_device.tensor import SimulatedTensor
-from tests.simulated_device.traffic import Copy, Traffic, Wait, watched
+from tests.simulated_device.traffic import Traffic, watched
 
 __all__ = [
-    "Copy",
-    "SimulatedTensor",
-    "Traffic",
-    "Wait",
-    "device_module",
-    "present",
-    "register",
-    "register_present",
-    "watched",
+    *("SimulatedTensor", "Traffic", "device_module", "present", "register_present", "watched"),
 ]
 
 if not torch.cuda.is_available():
