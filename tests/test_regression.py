@@ -58,18 +58,17 @@ def store_of(run: Path) -> StoredGraph:
 
 
 def test_a_regression_learns_and_predicts_in_the_users_units_and_words(
-    hilly: Path, capsys: pytest.CaptureFixture[str]
+    hilly: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert summary(hilly)["metric"] == "r2"
     assert summary(hilly)["val"]["r2"] > 0.8
-    for command, word in (
-        (["evaluate", str(hilly)], "rmse"),
-        (["ls", str(hilly.parent)], "R2"),
-        (["plan", *HILLS, *SHORT], "2 targets"),
-        (["predict", str(hilly), "--out", "all.csv"], "value"),
-    ):
+    monkeypatch.chdir(hilly.parents[1])
+    commands = [["evaluate", "hilly"], ["ls", "runs"], ["plan", *HILLS, *SHORT], ["predict", "-h"]]
+    for command, word in zip(commands, ("rmse", "R2", "2 targets", "value"), strict=True):
         assert main(command) == 0
         assert word in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    assert main(["predict", str(hilly), "--out", "all.csv"]) == 0
     found, graph = pd.read_csv("all.csv"), store_of(hilly)
     assert list(found) == ["node", "height", "slope"]
     for split in ("train", "val", "test"):

@@ -77,6 +77,7 @@ def test_copies_and_memory_are_counted_and_what_is_read_too_early_is_garbage() -
     assert copied.tolist() != [1, 1, 1]
     device_module.synchronize()
     assert copied.tolist() == [1, 1, 1]
+    del x
     before = device_module.memory_allocated()
     with present(total_memory=before + 1000) as module:
         x = on_device(100)
