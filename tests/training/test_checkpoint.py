@@ -15,6 +15,8 @@ import torch
 from gnntrain.errors import RunError, UserError
 from gnntrain.training import checkpoint
 
+SAVE = checkpoint.save_checkpoint
+
 
 def test_what_was_written_is_read_again_before_it_takes_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -156,12 +158,12 @@ def wait_for(path: Path) -> None:
 def test_the_writer_writes_the_first_state_at_once_and_then_the_newest_and_training_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_write, written, save = threading.Event(), [], checkpoint.save_checkpoint
+    may_write, written = threading.Event(), []
 
     def slow(path: Path, state: checkpoint.State, *, previous: Path | None = None) -> None:
         may_write.wait(60)
         written.append((path.name, state["epoch"]))
-        save(path, state, previous=previous)
+        SAVE(path, state, previous=previous)
 
     writer = checkpoint.CheckpointWriter(tmp_path)
     writer.offer({"epoch": 1}, best=False)
@@ -190,7 +192,7 @@ def test_without_the_best_the_last_is_not_written_and_the_run_fails(
     def refuse_best(path: Path, state: checkpoint.State, *, previous: Path | None = None) -> None:
         if path.name == "best.pt":
             raise MemoryError("no room for a copy")
-        checkpoint.save_checkpoint(path, state, previous=previous)
+        SAVE(path, state, previous=previous)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", refuse_best)
     writer = checkpoint.CheckpointWriter(tmp_path)
@@ -210,7 +212,7 @@ def test_the_last_does_not_speak_of_a_best_that_was_offered_while_another_was_wr
         if not written:
             writer.offer({"epoch": 2}, best=True)
         written.append((path.name, state["epoch"]))
-        checkpoint.save_checkpoint(path, state, previous=previous)
+        SAVE(path, state, previous=previous)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     writer = checkpoint.CheckpointWriter(tmp_path)
