@@ -210,7 +210,7 @@ def test_a_model_of_ones_own_takes_all_but_its_outputs(
 
 def test_without_the_key_nothing_is_taken() -> None:
     config, graph = from_dict({}), hetero_graph()
-    assert take_weights(config, build_model(config.model, 5, 3), graph) is None
+    assert take_weights(config, build_model(config.model, graph.schema, 3), graph) is None
 
 
 FIRST = "age,spent,country", ("de", "fr"), "cab"

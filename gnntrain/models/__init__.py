@@ -1,6 +1,6 @@
 """The models, computed on blocks. `model=gat` is the class `GAT` in `gat.py`."""
 
-from gnntrain.models.base import GNN, HeteroGNN
+from gnntrain.models.conv import GNN, HeteroGNN
 from gnntrain.models.gat import GAT
 from gnntrain.models.gatv2 import GATv2
 from gnntrain.models.gcn import GCN

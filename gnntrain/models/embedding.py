@@ -66,8 +66,7 @@ class EmbeddingTable(nn.Module):
 
 
 class LearntRows(NamedTuple):
-    """The rows of a batch's nodes in a table, before it is known how they are read: a table and the
-    argument of its `forward`."""
+    """The rows of a batch, before it is known how they are read: the argument of `forward`."""
 
     table: EmbeddingTable
     nodes: Tensor | None

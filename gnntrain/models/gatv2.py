@@ -31,8 +31,7 @@ class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's c
         pair = F.leaky_relu(z_dst + right, self.negative_slope).view(-1, *att.shape)
         loop, dropout = (pair * att).sum(-1), self.dropout if self.training else 0.0
         out, _ = attend(block, z, score=score, loop=loop, dropout=dropout)
-        bias: Tensor = self.bias
-        return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
+        return (out if self.concat else by_head(out, self.heads).mean(1)) + self.bias
 
 
 class GATv2(GAT):
@@ -43,4 +42,4 @@ class GATv2(GAT):
     in `GAT`.
     """
 
-    conv_class, pyg_conv = BlockGATv2Conv, "GATv2Conv"
+    conv_class = BlockGATv2Conv

@@ -12,8 +12,7 @@ from torch import Tensor
 from gnntrain.compute.ops import OPERATORS
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
 from gnntrain.loading.pinned import PinningError
-from gnntrain.selfcheck.cases import Case, WrongResultError, all_cases, compare
-from gnntrain.selfcheck.trying import tried
+from gnntrain.selfcheck.cases import Case, WrongResultError, all_cases, compare, tried
 from tests.compute.devices import NEEDS_INTERPRETER
 
 pytest.importorskip("triton", reason="triton is not installed")

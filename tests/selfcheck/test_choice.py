@@ -18,9 +18,8 @@ from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import ComputeConfig, Config, SyntheticConfig, TrainerConfig
 from gnntrain.errors import UserError
 from gnntrain.selfcheck import choice, kernel_choice
-from gnntrain.selfcheck.cases import Case, all_cases
+from gnntrain.selfcheck.cases import Case, Outcome, all_cases
 from gnntrain.selfcheck.choice import GPU, cache_file, faults_of, kinds_of_gpus, self_check
-from gnntrain.selfcheck.trying import Outcome
 
 H100 = GPU("NVIDIA H100", "570.1", "cuda:0")
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.selfcheck.cases import all_cases
-from gnntrain.selfcheck.trying import Outcome, try_cases
+from gnntrain.selfcheck.cases import Outcome, all_cases, try_cases
 from tests.compute.devices import NEEDS_INTERPRETER
 from tests.selfcheck.breaking import python_path
 

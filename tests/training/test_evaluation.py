@@ -134,7 +134,7 @@ def test_the_last_layer_makes_the_outputs_of_the_embeddings(
     assert rows.shape == (len(graph.nodes[graph.target]), model.embedding_channels)
     with torch.no_grad():
         if is_typed:
-            total = model.conv(last).finish("paper", None, rows)
+            total = model.convs[last].finish("paper", None, rows)
             expected = model.update(last, "paper", total, rows)
         elif model.jk == "none":
             edges = GraphTensors.of(graph, model.needs).only_edges
