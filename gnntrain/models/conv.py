@@ -514,7 +514,7 @@ class GNN(HeteroGNN):
     ) -> PyGModel:
         """PyG's `BasicGNN` of this name, with the options of this class and further arguments;
         `changes`: Python that changes `model`, made of `pyg`'s classes. See `PyGModel`."""
-        shared = {
+        shared: dict[str, Any] = {
             "in_channels": self.in_channels,
             "hidden_channels": self.hidden_channels,
             "num_layers": self.num_layers,

@@ -175,8 +175,9 @@ def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
         imports.add(f"from {model.module} import {model.name}")
     if "pyg." in model.code:
         imports.add("import torch_geometric.nn as pyg")
-    copied = [name for name in ("Layers", "TypedConv", "WithTables") if f"{name}(" in model.code]
-    copied = ["LayerTypes", *copied] if "Layers" in copied else copied  # which it reads
+    copied = ["WithTables"] if "model = WithTables(" in model.code else []
+    if is_pyg and "model = Layers(" in model.code:
+        copied = ["LayerTypes", "Layers", *["TypedConv"] * ("TypedConv(" in model.code)]
     sources, scale = [inspect.getsource(getattr(plain, n)) for n in copied], signature.target_scale
     if scale is not None:
         sources.append(inspect.getsource(plain.in_units))
