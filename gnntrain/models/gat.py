@@ -31,7 +31,8 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         out, _ = self.attend(block, z, x_dst, loops=True)
-        return (out if self.concat else by_head(out, self.heads).mean(1)) + self.bias
+        bias: Tensor = self.bias
+        return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 
     def attend(self, block: Block, z: Any, x_dst: Tensor, loops: bool) -> tuple[Tensor, Tensor]:
         """See `attention.attend`; `z` is from `transform`, `x_dst` the layer's input for the

@@ -31,7 +31,8 @@ class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's c
         pair = F.leaky_relu(z_dst + right, self.negative_slope).view(-1, *att.shape)
         loop, dropout = (pair * att).sum(-1), self.dropout if self.training else 0.0
         out, _ = attend(block, z, score=score, loop=loop, dropout=dropout)
-        return (out if self.concat else by_head(out, self.heads).mean(1)) + self.bias
+        bias: Tensor = self.bias
+        return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 
 
 class GATv2(GAT):
