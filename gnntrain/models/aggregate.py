@@ -82,14 +82,13 @@ def source_gradient(
 
 
 class LinearTerm(NamedTuple):
-    """weight · aggregate over the in-edges of one relation; or, without a block, · own row.
+    """weight, `[O, F]`, · aggregate over the in-edges of one relation; or, without a block, · own
+    row. Gradients flow to the weight.
 
     Attributes:
         source: Place of the rows in the list of rows. Own rows are the first of these (in a block
             of a single relation, those from `dst_offset` on).
-        weight: `[O, F]`; gradients flow.
         columns: The F columns of the rows that are read.
-        block, total: The in-edges, and the sum over them.
     """
 
     source: int

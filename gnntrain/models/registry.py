@@ -88,13 +88,8 @@ def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel
 
     A plug-in is a callable `(in_channels, out_channels, **options)`, or for typed graphs `(schema,
     out_channels, **options)`. A `GNN` or `HeteroGNN` is used as it is, any other module is run as a
-    plain PyG model; weights that it initialises lazily get their shapes here.
-
-    Args:
-        config: For a built-in model `name` and the keywords of its class; for a plug-in the keys
-            of `PluginConfig`.
-        schema: The types of the graph; a model of one type takes the width of the target's rows.
-        out_channels: Width of the outputs.
+    plain PyG model; weights that it initialises lazily get their shapes here. `config` has a
+    built-in model's `name` and the keywords of its class, or the keys of `PluginConfig`.
 
     Raises:
         UserError: There is no such model, or it does not take the options or the graph.
