@@ -140,7 +140,8 @@ def test_the_last_layer_makes_the_outputs_of_the_embeddings(
             edges = GraphTensors.of(graph, model.needs).only_edges
             block = replace(edges.in_edges(0, graph.num_nodes), norm=edges.norm)
             sizes = {NODE: graph.num_nodes}
-            expected = model.layer(last, {NODE: rows}, Hop({EDGE: block}, sizes, sizes))[NODE]
+            blocks = {EDGE: block} if model.uses_graph else {}
+            expected = model.layer(last, {NODE: rows}, Hop(blocks, sizes, sizes))[NODE]
         else:
             expected = model.lin(rows)
     assert_close(found.logits, expected)
