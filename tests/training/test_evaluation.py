@@ -244,13 +244,14 @@ def test_the_last_layer_makes_the_outputs_of_the_embeddings(
     assert rows.shape == (len(graph.nodes[graph.target]), model.embedding_channels)
     with torch.no_grad():
         if is_typed:
-            total = model.conv(last).finish("paper", None, rows)
+            total = model.convs[last].finish("paper", None, rows)
             expected = model.update(last, "paper", total, rows)
         elif model.jk == "none":
             edges = GraphTensors.of(graph, model.needs).only_edges
             block = replace(edges.in_edges(0, graph.num_nodes), norm=edges.norm)
             sizes = {NODE: graph.num_nodes}
-            expected = model.layer(last, {NODE: rows}, Hop({EDGE: block}, sizes, sizes))[NODE]
+            blocks = {EDGE: block} if model.uses_graph else {}
+            expected = model.layer(last, {NODE: rows}, Hop(blocks, sizes, sizes))[NODE]
         else:
             expected = model.lin(rows)
     assert_close(found.logits, expected)
