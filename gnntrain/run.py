@@ -60,8 +60,7 @@ from gnntrain.reporting.rundir import (
     is_running,
     planned_run,
 )
-from gnntrain.reporting.stream import restore_terminal
-from gnntrain.reporting.text import counted
+from gnntrain.reporting.text import counted, restore_terminal
 from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_store import (
     has_changed,

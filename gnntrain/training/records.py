@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from gnntrain.metrics import LabelKind, get_metric
-
-if TYPE_CHECKING:
-    from gnntrain.data.summary import DataSummary
+from gnntrain.metrics import get_metric
 
 Status = Literal["completed", "pruned", "interrupted", "failed"]
 Metrics = Mapping[str, Mapping[str, float]]
@@ -39,37 +36,16 @@ def json_safe(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The first record of a run: model, graph, ranks and run directory, for listeners."""
+    """The first record of a run, for listeners."""
 
-    dataset: str
-    model: str
-    num_nodes: int
-    num_edges: int
-    num_features: int  # in a typed graph, of a node of the target type
-    num_classes: int  # or labels, where a node has several; or targets of a regression
-    num_parameters: int
-    world_size: int  # ranks that train
-    device: str  # in words, for example "2 CPU ranks (gloo)"
     metric: str  # it decides which epoch is the best
-    store_path: str
-    store_reason: str  # for example "opened"
-    store_seconds: float  # to open or build it
-    sampler: str  # in words, for example "neighbor [25, 10] (numba)"
     epochs: int
-    steps_per_epoch: int
-    global_batch_size: int  # seeds a step over all ranks
-    seed: int
     run_dir: str
     first_epoch: int = 1  # to train: not 1 in a resumed run
     best_epoch: int | None = None  # of the epochs before
     best_value: float | None = None  # its validation metric
-    placement: Sequence[str] = ()  # lines on where a GPU reads the graph, and why
-    label_kind: LabelKind = "multiclass"
-    data: DataSummary | None = None  # of the files that the graph was made of
-    initial_weights: str = ""  # in words; "" if they are random
-    num_node_types: int = 1
-    num_edge_types: int = 1
-    positive_class: str = ""  # of two classes, and how to choose the other
+    # Data, model, ranks, … in words: a text of one or several lines by label; "" is not shown.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 from gnntrain.reporting.console import SweepConsole
 from gnntrain.reporting.trials import SweepResults, Trial
-from tests.reporting.samples import INFO, record_with_val, step
+from tests.reporting.samples import record_with_val, step
 from tests.reporting.terminals import Clock, Terminal, drawn_lines, final_lines, golden
 
 LR, WIDTH = "trainer.lr", "model.hidden_channels"
-FACTS = [("sweep", "3 trials"), ("all", "experiment=cora_gcn"), ("search", LR), ("", WIDTH)]
+FACTS = {"sweep": "3 trials", "all": "experiment=cora_gcn", "search": f"{LR}\n{WIDTH}"}
 
 
 def trial(number: int, lr: str, channels: int, **changes: Any) -> Trial:
@@ -39,10 +39,9 @@ def shown(width: int | None = None) -> str:
         console.on_start(3, [], "runs/multirun/demo", FACTS)
         for one in (first, second):
             console.on_trial(one)
-            console.on_info(one, INFO)
-            console.on_step(one, step())
-        console.on_epoch(first, record_with_val(1, 0.5))
-        console.on_epoch(first, record_with_val(2, 0.75))
+            console.on_step(one, step(), 3)
+        console.on_epoch(first, record_with_val(1, 0.5), 3)
+        console.on_epoch(first, record_with_val(2, 0.75), 3)
         clock.now += 1
         console.refresh()
         console.on_message(second, "a\nnote")
@@ -50,15 +49,15 @@ def shown(width: int | None = None) -> str:
         console.on_trial_end(end(second, "pruned", 0.25))
         console.on_trial(third)
         console.on_trial_end(end(third, "failed", error="The loss\nis nan in epoch 2 of 3, alas."))
-        console.on_finish(SweepResults.of([first, second, third]), "completed", 61.0)
+        console.on_finish(SweepResults([first, second, third]), "completed", 61.0)
     return file.getvalue()
 
 
 def finished(many: list[Trial]) -> str:
     file = io.StringIO()
     with SweepConsole(file) as console:
-        console.on_start(len(many), [], "runs/multirun/demo", [])
-        console.on_finish(SweepResults.of(many), "completed", 3.0)
+        console.on_start(len(many), [], "runs/multirun/demo", {})
+        console.on_finish(SweepResults(many), "completed", 3.0)
     return file.getvalue()
 
 
