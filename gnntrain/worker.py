@@ -30,7 +30,7 @@ from gnntrain.init_from import InitialWeights, take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
-from gnntrain.reporting.loggers import build_loggers, restore_tables
+from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forwarded_warnings, rank_log
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import (
@@ -136,7 +136,6 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         del state  # as large as the model and its optimiser
         num_parameters, on_gpu = trainer.num_parameters, is_gpu(context.device)
         if context.is_main:
-            restore_tables(run, trainer.result.records)
             ranks = counted(context.world_size, "GPU rank" if on_gpu else "CPU rank")
             if context.num_machines > 1:
                 ranks += f" on {context.num_machines} machines"
@@ -150,7 +149,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             sampler = "full graph"
             if config.sampler.name != "full":
                 sampler = f"neighbor {as_typed(config.sampler.fan_outs)} ({loaders.backend})"
-            plan, result = trainer.loader.plan, trainer.result
+            plan = trainer.loader.plan
             width = graph.schema.num_features[graph.target]
             weights = "" if initial is None else str(initial)
             sizes = [
@@ -185,9 +184,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 metric=graph.metric,
                 epochs=config.trainer.epochs,
                 run_dir=run.shown,
-                first_epoch=len(result.records) + 1,
-                best_epoch=result.best_epoch,
-                best_value=result.best.get("val", {}).get(graph.metric),
+                records=tuple(trainer.result.records),
                 facts=facts,
             )
             _log.info("initial weights: %s", weights or "random")

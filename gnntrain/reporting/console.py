@@ -218,10 +218,11 @@ class Console(Display):
     def on_start(self, info: RunInfo) -> None:
         """Show data set, model, devices and the run directory."""
         self._info = info
-        best = {} if info.best_value is None else {"val": {info.metric: info.best_value}}
-        self._result = FitResult(best_epoch=info.best_epoch, best=best)
+        self._result = FitResult()
+        for record in info.records:
+            self._result.add(record, info.metric)
         self._task = self.bars.add_task(
-            "", total=info.epochs, completed=info.first_epoch - 1, state=""
+            "", total=info.epochs, completed=len(info.records), state=""
         )
         self.start({**info.facts, "run": shown_path(info.run_dir)})
 
@@ -244,7 +245,7 @@ class Console(Display):
         info, epoch = self._info, record.epoch
         self._result.add(record, info.metric)
         interval = -(-info.epochs // _MOST_ROWS) if self.is_live else 1
-        if epoch in (info.first_epoch, info.epochs) or epoch % interval == 0:
+        if epoch in (len(info.records) + 1, info.epochs) or epoch % interval == 0:
             name, is_best = shown_metric(info.metric), epoch == self._result.best_epoch
             shown: list[tuple[str, float | None, Callable[[float | None], str]]] = [
                 ("time", record.seconds, format_seconds),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import errno
 import importlib
 import io
@@ -24,8 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gnntrain.config.types import flattened
-from gnntrain.errors import RunError
-from gnntrain.reporting.rundir import RunDirectory, explained, write_atomically
+from gnntrain.reporting.rundir import RunDirectory, write_atomically
 from gnntrain.training.records import EpochRecord, FitResult, Listener, RunInfo, Summary, json_safe
 
 _MLFLOW_BATCH = 100
@@ -35,7 +33,8 @@ _log = logging.getLogger("gnntrain")
 
 
 class Logger(Listener):
-    """A listener that records epochs.
+    """A listener that records epochs. Of a resumed run a file is written anew from the epochs before:
+    one that was killed may have written epochs after its last checkpoint, or half a line.
 
     Attributes:
         name: Its name in the configuration.
@@ -108,6 +107,11 @@ class JsonlLogger(Logger):
 
     name = "jsonl"
 
+    def on_start(self, info: RunInfo) -> None:
+        path = self.run.path / "metrics.jsonl"
+        if info.records or path.is_file():
+            write_atomically(path, "".join(map(_json_line, info.records)))
+
     def on_epoch(self, record: EpochRecord) -> None:
         _append_whole(self.run.path / "metrics.jsonl", _json_line(record).encode())
 
@@ -116,6 +120,11 @@ class CsvLogger(Logger):
     """``metrics.csv``: one row an epoch. A record with a new column widens the table, once."""
 
     name = "csv"
+
+    def on_start(self, info: RunInfo) -> None:
+        path = self.run.path / "metrics.csv"
+        if info.records or path.is_file():
+            write_atomically(path, _to_csv([json_safe(record.flat()) for record in info.records]))
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Append one row, or write the file anew with more columns."""
@@ -146,9 +155,9 @@ class TensorBoardLogger(Logger):
         self._path = self.run.path / "tensorboard" / name
         self._path.parent.mkdir(exist_ok=True)
         self._append(file_version="brain.Event:2")
-        if info.first_epoch > 1:
+        if info.records:
             # TensorBoard hides epochs that were written after the checkpoint.
-            self._append(step=info.first_epoch, session_log={"status": "START"})
+            self._append(step=len(info.records) + 1, session_log={"status": "START"})
 
     def on_epoch(self, record: EpochRecord) -> None:
         values = [{"tag": name, "simple_value": n} for name, n in _scalars(record).items()]
@@ -178,7 +187,7 @@ class WandbLogger(Logger):
             **({} if kept is None else {"id": kept, "resume": "allow"}),
             name=self.run.name,
             dir=str(self.run.path),
-            config=json_safe({**self.config, "run_info": dataclasses.asdict(info)}),
+            config=json_safe({**self.config, "run_info": info.facts}),
         )
         self._tracked(self._run.id)
 
@@ -208,7 +217,7 @@ class MlflowLogger(Logger):
             return  # it has its parameters, and MLflow refuses to change one
         mlflow.set_experiment(self.options.get("experiment"))
         self._tracked(mlflow.start_run(run_name=self.run.name).info.run_id)
-        parameters = [*flattened({**self.config, "run_info": dataclasses.asdict(info)}).items()]
+        parameters = [*flattened({**self.config, "run_info": info.facts}).items()]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
 
@@ -242,23 +251,6 @@ def build_loggers(
     """
     chosen = {"jsonl": None, **options}
     return [Guarded(LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
-
-
-def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
-    """Rewrite the metrics files of a resumed run so that they hold exactly ``records``.
-
-    A run that was killed may have written epochs after its last checkpoint, or half a line.
-
-    Raises:
-        RunError: a file cannot be written.
-    """
-    lines, table = run.path / "metrics.jsonl", run.path / "metrics.csv"
-    with explained(lines, RunError):
-        if records or lines.is_file():
-            write_atomically(lines, "".join(map(_json_line, records)))
-    with explained(table, RunError):
-        if table.is_file():
-            write_atomically(table, _to_csv([json_safe(record.flat()) for record in records]))
 
 
 def reached(run: RunDirectory, metric: str) -> FitResult:

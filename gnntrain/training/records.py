@@ -41,9 +41,7 @@ class RunInfo:
     metric: str  # it decides which epoch is the best
     epochs: int
     run_dir: str
-    first_epoch: int = 1  # to train: not 1 in a resumed run
-    best_epoch: int | None = None  # of the epochs before
-    best_value: float | None = None  # its validation metric
+    records: Sequence[EpochRecord] = ()  # of the epochs before, in a resumed run
     # Data, model, ranks, … in words: a text of one or several lines by label; "" is not shown.
     facts: Mapping[str, str] = field(default_factory=dict)
 

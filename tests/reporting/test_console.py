@@ -61,7 +61,8 @@ def test_a_run_leaves_a_table_on_a_terminal_of_80_columns() -> None:
 
 def test_a_resumed_run_that_fails_leaves_plain_lines_in_a_log() -> None:
     end = summary(status="failed", error="The loss is\nnan in epoch 4.", epochs=3, best_epoch=3)
-    assert logged(end, 3, epochs=4, first_epoch=3).splitlines()[2:] == golden("failed_run")[2:]
+    before = [record_with_val(epoch, epoch / 10) for epoch in (1, 2)]
+    assert logged(end, 3, epochs=4, records=before).splitlines()[2:] == golden("failed_run")[2:]
 
 
 def test_the_bar_keeps_to_the_width() -> None:
@@ -74,7 +75,7 @@ def test_the_bar_keeps_to_the_width() -> None:
 def test_the_time_left_is_that_of_the_epochs_of_this_process() -> None:
     file, clock = Terminal(), Clock()
     with Console(file, clock) as console:
-        console.on_start(info(epochs=10, first_epoch=9))
+        console.on_start(info(epochs=10, records=[record(n) for n in range(1, 9)]))
         for number in (0, 10, 20):
             console.on_step(step(epoch=9, step=number))
             clock.now += 5

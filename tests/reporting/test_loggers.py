@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import importlib
 import json
 import logging
@@ -19,7 +18,7 @@ from gnntrain.reporting.loggers import LOGGERS, Logger, build_loggers
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import EpochRecord, Listener, Summary
 from tests.disks import full_disk
-from tests.reporting.samples import INFO, STEP, SUMMARY, record
+from tests.reporting.samples import INFO, STEP, SUMMARY, info, record
 
 CONFIG = {"model": {"name": "sage", "hidden_channels": 16}, "sampler": {"fan_outs": [25, 10]}}
 
@@ -90,7 +89,7 @@ def test_tensorboard_hides_what_was_told_after_the_checkpoint(run: RunDirectory)
     (first,) = (run.path / "tensorboard").iterdir()
     first.rename(first.with_name("events.out.tfevents.1000000000.earlier"))
     (board,) = build_loggers({"tensorboard": {}}, run, CONFIG)[1:]
-    board.on_start(dataclasses.replace(INFO, first_epoch=2))
+    board.on_start(info(records=[record(1)]))
     board.on_epoch(record(2, train_loss=1.5))
     assert tensorboard_losses(run) == [(1, 1.9375), (2, 1.5)]
 
@@ -114,7 +113,7 @@ def test_wandb_gets_configuration_epochs_and_end(
     asked, started = services.wandb.init.call_args.kwargs, services.wandb.init.return_value
     assert (asked["project"], asked["mode"], asked["name"]) == ("graphs", "offline", run.name)
     assert asked["config"]["model"]["name"] == "sage"
-    assert asked["config"]["run_info"]["facts"]["dataset"] == "synthetic"
+    assert asked["config"]["run_info"]["dataset"] == "synthetic"
     ((row,), step) = started.log.call_args
     assert (step["step"], row["val/accuracy"]) == (1, 0.5)
     assert started.summary.update.call_args.args[0]["summary/test/accuracy"] == 0.69
@@ -134,7 +133,7 @@ def test_mlflow_gets_configuration_epochs_and_end(
     assert max(map(len, portions)) <= 100
     parameters = {name: value for portion in portions for name, value in portion.items()}
     assert parameters["model.hidden_channels"] == 16
-    assert parameters["run_info.epochs"] == INFO.epochs
+    assert parameters["run_info.dataset"] == "synthetic"
     assert parameters["many.key249"] == 249
     ((row,), step) = mlflow.log_metrics.call_args_list[0]
     assert (step, row["train/loss"]) == ({"step": 1}, 1.9375)
