@@ -33,21 +33,15 @@ _log = logging.getLogger("gnntrain")
 
 
 class Logger(Listener):
-    """A listener that records epochs. Of a resumed run a file is written anew from the epochs before:
-    one that was killed may have written epochs after its last checkpoint, or half a line.
+    """A listener that records epochs, made of the run directory, the resolved configuration in
+    plain values, and the logger's own options.
 
-    Attributes:
-        name: Its name in the configuration.
-        catches_up: Whether an event that failed with an OSError is sent again.
-
-    Args:
-        run: The run directory.
-        config: The resolved configuration, plain values.
-        options: The logger's own options.
+    At the start of a resumed run a table is written anew from the epochs before: a run that was
+    killed may have written epochs after its last checkpoint, or half a line.
     """
 
-    name: ClassVar[str]
-    catches_up: ClassVar[bool] = True
+    name: ClassVar[str]  # in the configuration
+    catches_up: ClassVar[bool] = True  # an event that failed with an OSError is sent again
 
     def __init__(self, run: RunDirectory, config: Mapping[str, Any], **options: Any) -> None:
         self.run, self.config, self.options = run, config, options
@@ -242,13 +236,8 @@ LOGGERS: dict[str, type[Logger]] = {logger.name: logger for logger in _ALL}
 def build_loggers(
     options: Mapping[str, Mapping[str, Any] | None], run: RunDirectory, config: Mapping[str, Any]
 ) -> list[Listener]:
-    """The loggers of a run; ``jsonl`` comes first, chosen or not: other commands read its file.
-
-    Args:
-        options: Options by name of the logger.
-        run: The run directory.
-        config: The resolved configuration, plain values, for loggers that record it.
-    """
+    """The loggers of a run, by their names and options; ``jsonl`` comes first, chosen or not: other
+    commands read its file."""
     chosen = {"jsonl": None, **options}
     return [Guarded(LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
 

@@ -89,9 +89,8 @@ class RunDirectory:
         Args:
             place: The directory; must be empty where it exists.
             config: The resolved configuration, plain values.
-            seed: Seed of the run, for ``env.json``.
+            seed: Seed of the run, for ``env.json`` as `jobs`, the names of its job by launcher.
             overrides: The overrides as typed, for ``overrides.txt``.
-            jobs: Names of the job, by launcher, for ``env.json``.
 
         Raises:
             UserError: the directory is not empty, or cannot be written.
@@ -399,12 +398,11 @@ def occupied(path: Path) -> UserError:
     """The error for a run or a sweep in a folder that holds another."""
     kinds = {"config.yaml": "run", "sweep.json": "sweep", "multirun.yaml": "sweep"}
     held = [f"holds a {kind} already" for name, kind in kinds.items() if is_file(path / name)]
+    words = f"the folder {shown_path(path)} {[*held, 'is not empty'][0]}; nothing was overwritten"
     hint = "Choose another with run.name=NAME or run.dir=DIR, or remove it first."
     if is_file(path / "config.yaml"):
         hint += " A run goes on by its own command with run.if_exists=resume."
-    return UserError(
-        f"the folder {shown_path(path)} {[*held, 'is not empty'][0]}; nothing was overwritten", hint
-    )
+    return UserError(words, hint)
 
 
 @contextlib.contextmanager
