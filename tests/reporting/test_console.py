@@ -72,17 +72,6 @@ def test_the_bar_keeps_to_the_width() -> None:
     assert any(line.startswith("loss 1.9375  12.3k seeds/s  1.21M edges/s") for line in lines)
 
 
-def test_the_time_left_is_that_of_the_epochs_of_this_process() -> None:
-    file, clock = Terminal(), Clock()
-    with Console(file, clock) as console:
-        console.on_start(info(epochs=10, records=[record(n) for n in range(1, 9)]))
-        for number in (0, 10, 20):
-            console.on_step(step(epoch=9, step=number))
-            clock.now += 5
-        text = file.getvalue()
-    assert re.findall(r"ETA (\S+)", ESCAPES.sub("", text))[-2:] == ["--:--", "00:10"]
-
-
 def test_a_log_gets_a_line_a_minute_from_inside_a_long_epoch() -> None:
     file, clock = io.StringIO(), Clock()
     with Console(file, clock) as console:
@@ -92,19 +81,6 @@ def test_a_log_gets_a_line_a_minute_from_inside_a_long_epoch() -> None:
             console.on_step(step(step=number))
     found = re.findall(r"step (\d+)/20  ETA .*  loss 2.0000 .* edges/s", file.getvalue())
     assert found == ["9", "18"]
-
-
-def test_a_cell_that_the_first_row_lacks_moves_no_other() -> None:
-    file = Terminal(160)
-    with Console(file) as console:
-        console.on_start(INFO)
-        console.on_epoch(record(1, cache_hit_rate=None))
-        console.on_epoch(record(2, cache_hit_rate=0.93))
-    titles, first, second = (
-        line for line in final_lines(file.getvalue()) if re.match(r" *(epoch|\d+/\d)", line)
-    )
-    end = titles.index("  lr") + len("  lr")
-    assert first[:end].split()[-1] == second[:end].split()[-1] == f"{record(1).lr:.3g}"
 
 
 def test_a_long_run_keeps_some_of_its_rows_on_a_terminal_and_all_in_a_log() -> None:
