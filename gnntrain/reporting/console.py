@@ -66,10 +66,6 @@ class Display:
     Args:
         stream: The output; standard output where ``None``.
         clock: A monotonic clock, seconds.
-
-    Attributes:
-        is_live: Whether the bars are drawn.
-        bars: The bars; each task has a field ``state``, shown behind its bar.
     """
 
     def __init__(
@@ -90,7 +86,7 @@ class Display:
         self._widths: dict[str, int] = {}  # of the table's columns
         self._clock, self._printed, self._drawn = clock, clock(), -math.inf
         self._time_left = TimeRemainingColumn(compact=True)
-        self.bars = _Bars(
+        self.bars = _Bars(  # each task has a field `state`, shown behind its bar
             TextColumn("{task.description}", markup=False),
             BarColumn(None, table_column=Column(max_width=_BAR)),
             TextColumn("{task.fields[state]}", markup=False),
@@ -157,7 +153,7 @@ class Display:
         shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in fitting]
         self.line((_GAP.join(shown), style))
 
-    def note(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         """Print a notice as one line."""
         self.line(("note", "yellow"), "  " + " ".join(text.split()))
 
@@ -271,10 +267,6 @@ class Console(Display):
         rates = (record.seeds_per_s, record.edges_per_s)
         self.on_step(StepProgress(epoch, 1, 1, record.train_loss, *rates, record.memory_bytes))
 
-    def on_message(self, text: str) -> None:
-        """Show a notice as one line."""
-        self.note(text)
-
     def on_finish(self, summary: Summary) -> None:
         """End the bar and show metrics, curves, speed, time, memory and the next command."""
         # A run that is resumed for fewer epochs than it has had keeps those.
@@ -332,14 +324,8 @@ class SweepConsole(Display):
     def on_start(
         self, num_trials: int, ended: Sequence[Trial], folder: str, facts: Mapping[str, str]
     ) -> None:
-        """Show the trials to come and the folder of their results.
-
-        Args:
-            num_trials: Number of trials.
-            ended: Trials that ended before this process resumed the sweep.
-            folder: Folder of the results.
-            facts: Other facts by label.
-        """
+        """Show the facts of a sweep and the folder of its results; some trials ended before this
+        process resumed the sweep."""
         self._num_trials, self._ended, self._folder = num_trials, [*ended], folder
         self._best = SweepResults(self._ended).best
         self._tasks: dict[int, TaskID] = {}
@@ -365,10 +351,6 @@ class SweepConsole(Display):
         state = f"epoch {record.epoch}/{epochs}{_GAP}val {value}"
         self.bars.update(self._tasks[trial.number], completed=record.epoch / epochs, state=state)
         self._advance()
-
-    def on_message(self, trial: Trial, text: str) -> None:
-        """Show a trial's notice as one line."""
-        self.note(f"trial {trial.number}: {text}")
 
     def on_trial_end(self, trial: Trial) -> None:
         """Add the trial's row, with a column a varied key: under its last part, or under the whole
@@ -427,7 +409,8 @@ class SweepConsole(Display):
                 self.line()
         if has_splits:
             first = ", ".join(groups[0].splits)
-            self.note(f"settings over other splits are not ranked against those over split {first}")
+            words = "settings over other splits are not ranked against those over split"
+            self.on_message(f"{words} {first}")
         facts = {}
         if best is not None:
             val, test = f"val {name} {format_metric(best.val)}", f"test {format_metric(best.test)}"

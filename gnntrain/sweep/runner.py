@@ -191,7 +191,7 @@ class TrialRunner:
                 worker.answer(what.epoch, is_hopeless=is_hopeless)
                 self._view.on_epoch(trial, what, worker.epochs)
             elif kind == "message":
-                self._view.on_message(trial, what)
+                self._view.on_message(f"trial {trial.number}: {what}")
             else:
                 if kind == "lost":
                     status = "failed" if self._signal is None else "interrupted"

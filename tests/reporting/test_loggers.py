@@ -9,12 +9,12 @@ import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from gnntrain.reporting.loggers import LOGGERS, Logger, build_loggers
+from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import EpochRecord, Listener, Summary
 from tests.disks import full_disk
@@ -64,6 +64,17 @@ def test_csv_widens_for_a_column_that_comes_later(run: RunDirectory) -> None:
     play(build_loggers({"csv": {}}, run, CONFIG), record(1), record(2, gpu_memory_bytes=5))
     assert [row["gpu_memory"] for row in csv_rows(run)] == ["", "5"]
     assert not list(run.path.glob("*.draft"))
+
+
+def test_a_resumed_run_begins_with_the_epochs_of_its_checkpoint(run: RunDirectory) -> None:
+    play(build_loggers({"csv": {}}, run, CONFIG), record(1), record(2), record(3))
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 4, "st')
+    for callback in build_loggers({"csv": {}}, run, CONFIG):
+        callback.on_start(info(records=[record(1)]))
+        callback.on_epoch(record(2, train_loss=1.5))
+    assert json_lines(run) == [record(1).flat(), record(2, train_loss=1.5).flat()]
+    assert [row["train/loss"] for row in csv_rows(run)] == ["1.9375", "1.5"]
 
 
 def tensorboard_events(run: RunDirectory) -> Any:
@@ -170,32 +181,17 @@ def test_a_logger_whose_package_has_gone_is_left_out_with_a_warning(
     assert len(json_lines(run)) == 1
 
 
-class Failing(Logger):
-    """A logger that works for one epoch."""
-
-    name = "csv"
-    catches_up = False
-    epochs: ClassVar[list[int]] = []
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        self.epochs.append(record.epoch)
-        if record.epoch == 2:
-            raise OSError(28, "No space left on device")
-
-    def on_finish(self, summary: Any) -> None:
-        raise AssertionError(f"it was dropped, but heard {summary}")
-
-
-def test_a_logger_that_fails_is_dropped_with_one_warning(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_service_that_fails_is_left_out_with_one_warning(
+    run: RunDirectory, services: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(LOGGERS, "csv", Failing)
+    log = services.wandb.init.return_value.log
+    log.side_effect = [None, OSError(28, "No space left on device")]
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
-        play(build_loggers({"csv": {}}, run, CONFIG), record(1), record(2), record(3))
-    assert Failing.epochs == [1, 2]
+        play(build_loggers({"wandb": {}}, run, CONFIG), record(1), record(2), record(3))
+    assert log.call_count == 2
     assert [row["epoch"] for row in json_lines(run)] == [1, 2, 3]
     (warning,) = caplog.messages
-    assert "logger csv failed" in warning
+    assert "logger wandb failed" in warning
     assert "No space left" in warning
 
 

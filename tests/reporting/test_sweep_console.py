@@ -44,7 +44,7 @@ def shown(width: int | None = None) -> str:
         console.on_epoch(first, record_with_val(2, 0.75), 3)
         clock.now += 1
         console.refresh()
-        console.on_message(second, "a\nnote")
+        console.on_message("trial 1: a\nnote")
         console.on_trial_end(end(first, "completed", 0.75))
         console.on_trial_end(end(second, "pruned", 0.25))
         console.on_trial(third)
