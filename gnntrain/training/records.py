@@ -254,19 +254,24 @@ class Pruned(Exception):
 
 
 class Listener(Protocol):
-    """Listens to a run; called on rank 0 alone."""
+    """Listens to a run, on rank 0 alone. A subclass may leave methods out, which do nothing."""
 
     def on_start(self, info: RunInfo) -> None:
         """Called once, before the first epoch."""
+        return
 
     def on_step(self, progress: StepProgress) -> None:
         """Called as steps are done: must be cheap."""
+        return
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Called after every epoch and its evaluation; may raise `Pruned`."""
+        return
 
     def on_message(self, text: str) -> None:
         """Called with a notice or a warning for the user."""
+        return
 
     def on_finish(self, summary: Summary) -> None:
         """Called once at the end, also after an interruption or a failure."""
+        return
