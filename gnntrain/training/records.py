@@ -3,6 +3,7 @@
 Nothing here knows torch, a terminal or a file, so that a worker, a logger and a notebook can all
 use the same types.
 """
+# ruff: noqa: ARG002
 
 from __future__ import annotations
 
