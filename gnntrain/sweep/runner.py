@@ -91,8 +91,7 @@ class TrialRunner:
                             run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
                             config = config.model_copy(update={"run": run})
                             plain = slots.share(config).to_dict()
-                        typed = tuple(trial.overrides)
-                        worker.start(TrialRequest(trial.run_dir, plain, typed, data))
+                        worker.start(TrialRequest(trial.run_dir, plain, trial.overrides, data))
                     if not busy:
                         break
                     idle += self._listen(busy)
