@@ -232,7 +232,7 @@ def test_params_of_the_sweeper_are_overrides_of_a_sweep(
 
     def run_sweep(overrides: list[str], *_: object) -> SweepResults:
         begun.append(overrides)
-        return SweepResults.of([])
+        return SweepResults([])
 
     monkeypatch.setattr("gnntrain.sweep.run_sweep", run_sweep)
     with (own_conf / "own.yaml").open("a") as file:
