@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from gnntrain.config import Config, ConfigError
-from gnntrain.config.section import choices, in_words, key_schema
+from gnntrain.config.section import choices, key_schema
 from tests.config.problems import problems_of
 
 SECTIONS = {name: type(getattr(Config(), name)) for name in Config.model_fields}
@@ -64,18 +62,3 @@ def is_accepted(section: str, key: str, value: object) -> bool:
     except ConfigError:
         return False
     return True
-
-
-@pytest.mark.parametrize(
-    ("kind", "expects"),
-    [
-        (list[int], "a list"),
-        (tuple[int, ...] | None, "a list or null"),
-        (Literal[1, 2], "one of 1, 2"),
-        (dict[str, int], "a mapping"),
-    ],
-)
-def test_the_types_that_a_model_may_declare_are_told_in_words(kind: Any, expects: str) -> None:
-    schema = TypeAdapter(kind).json_schema()
-    assert in_words(schema) == expects
-    assert all(isinstance(word, str) for word in choices(schema))

@@ -96,13 +96,6 @@ def test_paths_may_be_objects_of_pathlib(tmp_path: Path) -> None:
     assert config.model_dump(mode="json")["edges"] == str(path)
 
 
-@pytest.mark.parametrize("task", [TaskConfig(type="node_regression"), {"type": "node_regression"}])
-def test_a_regression_says_what_the_labels_of_files_are(task: Any) -> None:
-    config = Config(dataset=FilesConfig(), task=task)
-    assert isinstance(config.dataset, FilesConfig)
-    assert config.dataset.task == "regression"
-
-
 def test_numbers_of_numpy_are_numbers() -> None:
     three: Any = np.int64(3)
     yes: Any = np.bool_(True)
