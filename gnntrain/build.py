@@ -129,10 +129,8 @@ def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exch
     # the owner is named.
     timeout = 0.9 * config.distributed.timeout
     # Of the threads that make batches, of one that reads rows ahead, and of the main thread.
-    lanes, host = (config.sampler.threads or 1) + 2, context.host
-    with open_exchange(
-        context, owners=owners, host=host, timeout=timeout, num_lanes=lanes
-    ) as exchange:
+    lanes = (config.sampler.threads or 1) + 2
+    with open_exchange(context, owners=owners, timeout=timeout, num_lanes=lanes) as exchange:
         yield exchange
 
 

@@ -16,7 +16,7 @@ from gnntrain.errors import UserError
 _PORT = 29500  # torch's own default
 _SLURM_PORT = 15000  # and the last four digits of the job's number, as other programs choose
 # Names that SLURM gives to the job of a person who types in its shell.
-INTERACTIVE = ("bash", "interactive")
+_INTERACTIVE = ("bash", "interactive")
 STARTED_BY = "GNNTRAIN_LAUNCHER"
 """The launcher's name, for ranks that the one process of a machine has started."""
 
@@ -78,7 +78,7 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     tasks = tasks if text(tasks) else "SLURM_NTASKS"
     # A task that srun has started; not a shell, nor the batch script itself. A person types in the
     # shell that is the task; what `srun` starts there has no terminal.
-    is_shell = text("SLURM_JOB_NAME") in INTERACTIVE and os.isatty(0)
+    is_shell = text("SLURM_JOB_NAME") in _INTERACTIVE and os.isatty(0)
     is_task = bool(text("SLURM_STEP_ID") and text("SLURM_PROCID") and not is_shell)
     # torchrun's variables come first: it is started by the others, and sets all of its own. Then
     # Kubeflow's, which sets RANK and WORLD_SIZE, too.
@@ -166,6 +166,19 @@ def _contradiction(one: str, other: str) -> UserError:
         f"{one} contradicts {other}.",
         "Unset those that were set by hand: a launcher sets them all.",
     )
+
+
+def slurm_job(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The number of the SLURM job, of a job array with its task's; None: there is none."""
+    if array := environ.get("SLURM_ARRAY_JOB_ID"):
+        return f"{array}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}"
+    return environ.get("SLURM_JOB_ID") or None
+
+
+def requeues_itself(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is a SLURM batch job that gnntrain requeues: submitit does so for its own."""
+    is_others = environ.get("SLURM_JOB_NAME") in _INTERACTIVE or environ.get("SUBMITIT_EXECUTOR")
+    return slurm_job(environ) is not None and not is_others
 
 
 def first_host(nodes: str) -> str:

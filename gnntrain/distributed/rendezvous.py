@@ -21,22 +21,14 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from gnntrain import __version__
+from gnntrain import __version__, errors
 from gnntrain.config import DistributedConfig
+from gnntrain.distributed import run_control
 from gnntrain.distributed.launchers import Launched, launched
 from gnntrain.distributed.liveness import Roster, Watch
-from gnntrain.distributed.run_control import RunControl
-from gnntrain.distributed.signals import prepare_forced_exit
+from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.distributed.tcp_store import BoundedStore, StoreAddress, own_address, serve_store
-from gnntrain.errors import (
-    GnntrainError,
-    Interrupted,
-    RankLost,
-    RunError,
-    UserError,
-    may_mend,
-    signal_of,
-)
+from gnntrain.errors import RankLost, UserError
 from gnntrain.limits import container, core_numbers
 
 _log = logging.getLogger("gnntrain")
@@ -53,6 +45,11 @@ _LOOK_SECONDS = 0.1
 # Of no machine (RFC 5737, RFC 3849): only the route to them is looked up.
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 
+_meeting: Rendezvous | None = None
+_num_meetings = 0
+_start: str | None = None  # the name of this start of all processes
+_served: tuple[str, Any] | None = None  # its address, and the store while this process lives
+
 
 class ProcessInfo(NamedTuple):
     """What each process tells the others: the name of its machine, the address from which it
@@ -64,205 +61,6 @@ class ProcessInfo(NamedTuple):
     local_rank: int
     cores: Sequence[int]
     program: str
-
-
-class Rendezvous:
-    """One process's view of the meeting: it publishes plain data under a key, as JSON, and others
-    wait for the key.
-
-    Args:
-        launched: How this process was started.
-        address: The store.
-        host: The address from which this machine reaches the others.
-    """
-
-    watch: Watch  # notices, once the processes have met, which other one fails or goes silent
-
-    def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
-        self.launched, self.address, self.host = launched, address, host
-        self.is_main, self.is_machine_main = launched.is_main, not launched.local_rank
-        self._store = _client(address)
-        # Beside the keys of this start: torchrun's store outlives it. There other processes ask
-        # process 0 for the name of this start.
-        self._common = _client(StoreAddress(address.host, address.port, "gnntrain"))
-        self.control = RunControl(self._store, launched.process)
-        self.processes: list[ProcessInfo] = []
-        self.machines: tuple[int, ...] = ()  # of each process, from 0
-        self.hosts: tuple[str, ...] = ()  # name and address of each machine
-
-    @property
-    def machine(self) -> int:
-        return self.machines[self.launched.process]
-
-    @property
-    def cores(self) -> int:
-        """Cores for this process: its share of those that others of its machine may use too."""
-        processes = zip(self.processes, self.machines, strict=True)
-        here = [one.cores for one, machine in processes if machine == self.machine]
-        own = self.processes[self.launched.process].cores
-        quota = (container().cores or math.inf) / len(here)
-        return max(1, int(min(len(own) // here.count(own), quota)))
-
-    def join(self, command: Sequence[str] | None, deadline: float) -> None:
-        """Meet the other processes, which may come until the deadline, of `time.monotonic`.
-
-        Raises:
-            UserError: The processes were started with different command lines or versions.
-            RankLost: Some have not come in time.
-            GnntrainError: torchrun has started the ranks again, and they would fail again.
-        """
-        program = f"gnntrain {__version__}"
-        if command is not None:
-            program += f", started with `{' '.join(command)}`"
-        name, local_rank = socket.gethostname(), self.launched.local_rank or 0
-        info = ProcessInfo(name, self.host, local_rank, core_numbers(), program)
-        self.processes = [ProcessInfo(*one) for one in self.gather("info", info, deadline)]
-        # A new machine begins with each local rank 0.
-        firsts = itertools.accumulate(not one.local_rank for one in self.processes)
-        self.machines = tuple(count - 1 for count in firsts)
-        by_machine = dict(zip(self.machines, self.processes, strict=True))
-        self.hosts = tuple(f"{one.name}, {one.host}" for one in by_machine.values())
-        roster = Roster(self.machines, self.hosts)
-        self.watch = Watch(self.control, roster, _START_SECONDS, self._end_by_force)
-        if not self.is_main:
-            return
-        for number, one in enumerate(self.processes):
-            if one.program != program:
-                raise UserError(
-                    f"Process {number} ({one.host}) runs {one.program}; process 0 runs {program}.",
-                    "Start the same command line of the same version on all machines.",
-                )
-        text = self._common.compare_set(f"failed/{_num_meetings}", "", "").decode()
-        if text and self.control.failure(text):  # see `end_others`
-            raise self.control.first_failure() or RunError(text)
-
-    def wait_at_most(self, timeout: float) -> None:
-        """Set how long the others may give no sign of life."""
-        self._store.timeout = self._common.timeout = self.watch.timeout = timeout
-
-    def publish(self, key: str, value: Any) -> None:
-        """Give plain data to all processes that `wait_for` the key."""
-        self._store.set(key, json.dumps(value))
-
-    def wait_for(self, key: str) -> Any:
-        """Wait for what a process tells. Raises another one's failure; or `Interrupted`."""
-        return self._wait_for([key], math.inf)[0]
-
-    def gather(self, key: str, value: Any, deadline: float = math.inf) -> list[Any]:
-        """Every process's plain `value` on all, in their order. Process 0 raises RankLost where it
-        has not got all until the deadline."""
-        self.publish(f"{key}/{self.launched.process}", value)
-        keys = [f"{key}/{process}" for process in range(self.launched.num_processes)]
-        return self._wait_for(keys, deadline if self.is_main else math.inf)
-
-    def _wait_for(self, keys: Sequence[str], deadline: float) -> list[Any]:
-        """The values of the keys; with a deadline, of what each process tells."""
-        values: dict[str, Any] = {}
-        answered: set[bytes] = set()
-        says_at = time.monotonic() + _PATIENCE_SECONDS
-        place = f"{self.address.host} port {self.address.port}"
-        while True:
-            for key in keys:
-                if key not in values and (text := self._store.compare_set(key, "", "")):
-                    values[key] = json.loads(text)
-            if len(values) == len(keys):
-                return [values[key] for key in keys]
-            for process in range(1, len(keys)) if deadline < math.inf else ():  # see `_reach`
-                request = self._common.compare_set(f"ask/{len(keys)}/{process}", "", "")
-                if request and request not in answered:
-                    self._common.set(f"answer/{request.decode()}", _start or "")
-                    answered.add(request)
-            self.control.sync()
-            if (failure := self.control.first_failure()) is not None:
-                raise failure
-            if self.control.stop_requested:
-                raise Interrupted(self.control.stop_requested)
-            now = time.monotonic()
-            missing = [i for i, key in enumerate(keys) if key not in values]
-            listed = ", ".join(map(str, missing[:8])) + ", …" * (len(missing) > 8)
-            if now > deadline:
-                raise RankLost(
-                    f"Of {len(keys)} processes that {self.launched.launcher} starts, "
-                    f"{len(missing)} have not come to {place}: {listed}.",
-                    "Look at their output, and whether a firewall is between the machines.",
-                    missing,
-                )
-            if deadline < math.inf and now > says_at:
-                says_at = math.inf
-                _log.warning(
-                    "Waiting at %s for process %s of %d, for at most %.0f s more (%s).",
-                    *(place, listed, len(keys), deadline - now, _TIMEOUT),
-                )
-            time.sleep(_LOOK_SECONDS)
-
-    def job_name(self) -> str | None:
-        """A name for what torchrun has started, which it keeps when it starts the ranks again.
-
-        Process 0 calls this. None: torchrun serves no store that would outlive them.
-        """
-        if not self.launched.has_store:
-            return None
-        return str(self._common.compare_set("job", "", uuid.uuid4().hex).decode())
-
-    def end_others(self, error: BaseException) -> None:
-        """Have all processes end with this error, which process 0 tells the user."""
-        control = self.control
-        if isinstance(error, Exception):
-            control.report_failure(error)
-            # torchrun starts the ranks again after any failure. After what would only happen again
-            # they then end with this one at once.
-            first = control.first_failure()
-            if self.launched.has_store and first is not None and not may_mend(first):
-                with suppress(dist.DistError):
-                    self._common.compare_set(f"failed/{_num_meetings}", "", control.failure())
-        elif isinstance(error, KeyboardInterrupt):
-            control.request_stop(signal_of(error))
-        control.is_abandoned = True
-        control.sync()
-        self._mark(error)
-
-    def _end_by_force(self, failure: GnntrainError) -> None:
-        self._mark(failure)
-        prepare_forced_exit(failure)
-
-    def _mark(self, error: BaseException) -> None:
-        """Have torchrun's summary show an error, and mark one that another process tells the user:
-        process 0 tells those of all."""
-        if isinstance(error, Exception):
-            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-            with suppress(OSError):  # the same is on stderr
-                get_error_handler().record_exception(error)
-        is_alone = isinstance(error, RankLost) and 0 in error.ranks and self.is_machine_main
-        if not (self.is_main or is_alone):
-            error.is_told = True  # type: ignore[attr-defined]
-
-    def leave(self) -> None:
-        """Let go of the store. Process 0, if it serves it, waits for the others to do so."""
-        control = self.control
-        with suppress(dist.DistError):
-            if control.lost_store is None:
-                failure, awaited = control.first_failure(), 0
-                if self.is_main and not self.launched.has_store:
-                    lost = failure.ranks if isinstance(failure, RankLost) else ()
-                    awaited = self.launched.num_processes - len(lost)
-                deadline = time.monotonic() + _LEAVE_SECONDS
-                self._store.add("left", 1)
-                while self._store.add("left", 0) < awaited and time.monotonic() < deadline:
-                    time.sleep(_LOOK_SECONDS)
-        control.close()
-        self._store.close()
-        self._common.close()
-
-
-def _client(address: StoreAddress) -> BoundedStore:
-    return BoundedStore(lambda: address.connect(_CONNECT_SECONDS), _START_SECONDS)
-
-
-_meeting: Rendezvous | None = None
-_num_meetings = 0
-_start: str | None = None  # the name of this start of all processes
-_served: tuple[str, Any] | None = None  # its address, and the store while this process lives
 
 
 @contextmanager
@@ -301,10 +99,9 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
     host, _start = _reach(found, deadline, _start)
     if _served is not None:  # a name may have another address by now
         host, _ = _served
-    if found.is_main and not found.has_store and _served is None:
+    elif found.is_main and not found.has_store:
         try:
             store = serve_store(2 * found.num_processes, _CONNECT_SECONDS, host, found.port)
-            _served = host, store
         except OSError as error:
             raise UserError(
                 f"Process 0 cannot listen at MASTER_ADDR={found.address}, "
@@ -312,11 +109,12 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
                 "Set MASTER_ADDR to an address of its machine, and MASTER_PORT to a free port, "
                 "the same for all processes.",
             ) from error
+        _served = host, store
     address = StoreAddress(host, found.port, f"gnntrain/{_start}/{_num_meetings}")
     _meeting = rendezvous = Rendezvous(found, address, own_address(host))
     try:
         rendezvous.join(command, deadline)
-        with rendezvous.watch.running():
+        with on_forced_exit(rendezvous.mark), rendezvous.watch.running():
             yield rendezvous
     except BaseException as error:
         cause = rendezvous.control.cause_of(error)
@@ -351,7 +149,8 @@ def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, st
         RankLost: It does not answer until `deadline`, or the name of its machine is not known.
     """
     request, begin = uuid.uuid4().hex, time.monotonic()
-    says_at = begin + _PATIENCE_SECONDS
+    says_at, will_serve = begin + _PATIENCE_SECONDS, found.is_main and not found.has_store
+    place = f"{found.address} port {found.port}"
     while True:
         ends, why = deadline, "it does not answer"
         try:
@@ -366,7 +165,7 @@ def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, st
                 with suppress(OSError):  # this machine may have no route there
                     host = host if is_meant else own_address(elsewhere)
                     break
-            if start is not None and found.is_main and not found.has_store:
+            if start is not None and will_serve:
                 return host, start
             socket.create_connection((host, found.port), _CONNECT_SECONDS).close()
             if start is not None:
@@ -385,11 +184,9 @@ def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, st
             if isinstance(error, socket.gaierror):
                 ends = min(deadline, begin + _NAME_SECONDS)
         now = time.monotonic()
-        if start is not None and found.is_main and not found.has_store:
+        text = f"Process {found.process} cannot reach process 0 at {place}: {why}"
+        if will_serve:
             text = f"MASTER_ADDR={found.address}, process 0's own address, is not known: {why}"
-        else:
-            place = f"{found.address} port {found.port}"
-            text = f"Process {found.process} cannot reach process 0 at {place}: {why}"
         if now > ends:
             raise RankLost(
                 f"{text}.",
@@ -401,3 +198,193 @@ def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, st
             says_at = math.inf
             _log.warning("%s; it tries for %.0f s more.", text, ends - now)
         time.sleep(_LOOK_SECONDS)
+
+
+def _client(address: StoreAddress) -> BoundedStore:
+    return BoundedStore(lambda: address.connect(_CONNECT_SECONDS), _START_SECONDS)
+
+
+class Rendezvous:
+    """One process's view of the meeting: it publishes plain data under a key, as JSON, and others
+    wait for the key.
+
+    Args:
+        launched: How this process was started.
+        address: The store.
+        host: The address from which this machine reaches the others.
+    """
+
+    watch: Watch  # notices, once the processes have met, which other one fails or goes silent
+
+    def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
+        self.launched, self.address, self.host = launched, address, host
+        self.is_main, self.is_machine_main = launched.is_main, not launched.local_rank
+        self._store = _client(address)
+        # Beside the keys of this start: torchrun's store outlives it. There other processes ask
+        # process 0 for the name of this start.
+        self._common = _client(address._replace(prefix="gnntrain"))
+        self.control = run_control.RunControl(self._store, launched.process)
+        self.processes: list[ProcessInfo] = []
+        self.machines: tuple[int, ...] = ()  # of each process, from 0
+        self.hosts: tuple[str, ...] = ()  # name and address of each machine
+
+    @property
+    def machine(self) -> int:
+        return self.machines[self.launched.process]
+
+    @property
+    def cores(self) -> int:
+        """Cores for this process: its share of those that others of its machine may use too."""
+        processes = zip(self.processes, self.machines, strict=True)
+        here = [one.cores for one, machine in processes if machine == self.machine]
+        own = self.processes[self.launched.process].cores
+        quota = (container().cores or math.inf) / len(here)
+        return max(1, int(min(len(own) // here.count(own), quota)))
+
+    def join(self, command: Sequence[str] | None, deadline: float) -> None:
+        """Meet the other processes, which may come until the deadline, of `time.monotonic`.
+
+        Raises:
+            UserError: The processes were started with different command lines or versions.
+            RankLost: Some have not come in time.
+            GnntrainError: torchrun has started the ranks again, and they would fail again.
+        """
+        program = f"gnntrain {__version__}"
+        if command is not None:
+            program += f", started with `{' '.join(command)}`"
+        name, local_rank = socket.gethostname(), self.launched.local_rank or 0
+        info = ProcessInfo(name, self.host, local_rank, core_numbers(), program)
+        self.processes = [ProcessInfo(*one) for one in self.gather("info", info, deadline)]
+        # A new machine begins with each local rank 0.
+        firsts = itertools.accumulate(not one.local_rank for one in self.processes)
+        self.machines = tuple(count - 1 for count in firsts)
+        by_machine = dict(zip(self.machines, self.processes, strict=True))
+        self.hosts = tuple(f"{one.name}, {one.host}" for one in by_machine.values())
+        self.watch = Watch(self.control, Roster(self.machines, self.hosts), _START_SECONDS)
+        if not self.is_main:
+            return
+        for number, one in enumerate(self.processes):
+            if one.program != program:
+                raise UserError(
+                    f"Process {number} ({one.host}) runs {one.program}; process 0 runs {program}.",
+                    "Start the same command line of the same version on all machines.",
+                )
+        if text := self._common.compare_set(f"failed/{_num_meetings}", "", ""):  # see `end_others`
+            raise run_control.decoded(text.decode())
+
+    def wait_at_most(self, timeout: float) -> None:
+        """Set how long the others may give no sign of life."""
+        self._store.timeout = self._common.timeout = self.watch.timeout = timeout
+
+    def publish(self, key: str, value: Any) -> None:
+        """Give plain data to all processes that `wait_for` the key."""
+        self._store.set(key, json.dumps(value))
+
+    def wait_for(self, key: str) -> Any:
+        """Wait for what a process tells. Raises another one's failure; or `Interrupted`."""
+        return self._wait_for([key], math.inf)[0]
+
+    def gather(self, key: str, value: Any, deadline: float = math.inf) -> list[Any]:
+        """Every process's plain `value` on all, in their order. Process 0 raises RankLost where it
+        has not got all until the deadline."""
+        self.publish(f"{key}/{self.launched.process}", value)
+        keys = [f"{key}/{process}" for process in range(self.launched.num_processes)]
+        return self._wait_for(keys, deadline if self.is_main else math.inf)
+
+    def _wait_for(self, keys: Sequence[str], deadline: float) -> list[Any]:
+        """The values of the keys; with a deadline, of what each process tells."""
+        values: dict[str, Any] = {}
+        answered: set[bytes] = set()
+        says_at = time.monotonic() + _PATIENCE_SECONDS
+        place = f"{self.address.host} port {self.address.port}"
+        while True:
+            for key in keys:
+                if key not in values and (text := self._store.compare_set(key, "", "")):
+                    values[key] = json.loads(text)
+            if len(values) == len(keys):
+                return [values[key] for key in keys]
+            self.control.sync()
+            if (failure := self.control.first_failure()) is not None:
+                raise failure
+            if self.control.stop_requested:
+                raise errors.Interrupted(self.control.stop_requested)
+            time.sleep(_LOOK_SECONDS)
+            if deadline == math.inf:
+                continue
+            for process in range(1, len(keys)):  # see `_reach`
+                request = self._common.compare_set(f"ask/{len(keys)}/{process}", "", "")
+                if request and request not in answered:
+                    self._common.set(f"answer/{request.decode()}", _start or "")
+                    answered.add(request)
+            now = time.monotonic()
+            missing = [i for i, key in enumerate(keys) if key not in values]
+            listed = ", ".join(map(str, missing[:8])) + ", …" * (len(missing) > 8)
+            if now > deadline:
+                raise RankLost(
+                    f"Of {len(keys)} processes that {self.launched.launcher} starts, "
+                    f"{len(missing)} have not come to {place}: {listed}.",
+                    "Look at their output, and whether a firewall is between the machines.",
+                    missing,
+                )
+            if now > says_at:
+                says_at = math.inf
+                _log.warning(
+                    "Waiting at %s for process %s of %d, for at most %.0f s more (%s).",
+                    *(place, listed, len(keys), deadline - now, _TIMEOUT),
+                )
+
+    def job_name(self) -> str | None:
+        """A name for what torchrun has started, which it keeps when it starts the ranks again.
+
+        Process 0 calls this. None: torchrun serves no store that would outlive them.
+        """
+        if not self.launched.has_store:
+            return None
+        return str(self._common.compare_set("job", "", uuid.uuid4().hex).decode())
+
+    def end_others(self, error: BaseException) -> None:
+        """Have all processes end with this error, which process 0 tells the user."""
+        control = self.control
+        if isinstance(error, Exception):
+            control.report_failure(error)
+            # torchrun starts the ranks again after any failure. After what would only happen again
+            # they then end with this one at once.
+            first = control.first_failure()
+            if self.launched.has_store and first is not None and not errors.may_mend(first):
+                with suppress(dist.DistError):
+                    text = run_control.encoded(first, control.rank)
+                    self._common.compare_set(f"failed/{_num_meetings}", "", text)
+        elif isinstance(error, KeyboardInterrupt):
+            control.request_stop(errors.signal_of(error))
+        control.is_abandoned = True
+        control.sync()
+        self.mark(error)
+
+    def mark(self, error: BaseException) -> None:
+        """Have torchrun's summary show an error, and mark one that another process tells the user:
+        process 0 tells those of all."""
+        if isinstance(error, Exception):
+            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+            with suppress(OSError):  # the same is on stderr
+                get_error_handler().record_exception(error)
+        is_alone = isinstance(error, RankLost) and 0 in error.ranks and self.is_machine_main
+        if not (self.is_main or is_alone):
+            error.is_told = True  # type: ignore[attr-defined]
+
+    def leave(self) -> None:
+        """Let go of the store. Process 0, if it serves it, waits for the others to do so."""
+        control = self.control
+        with suppress(dist.DistError):
+            if control.lost_store is None:
+                failure, awaited = control.first_failure(), 0
+                if self.is_main and not self.launched.has_store:
+                    lost = failure.ranks if isinstance(failure, RankLost) else ()
+                    awaited = self.launched.num_processes - len(lost)
+                deadline = time.monotonic() + _LEAVE_SECONDS
+                self._store.add("left", 1)
+                while self._store.add("left", 0) < awaited and time.monotonic() < deadline:
+                    time.sleep(_LOOK_SECONDS)
+        control.close()
+        self._store.close()
+        self._common.close()

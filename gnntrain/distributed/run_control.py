@@ -16,17 +16,9 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from gnntrain import errors
 from gnntrain.distributed.signals import GRACE_SECONDS
-from gnntrain.errors import (
-    Diverged,
-    GnntrainError,
-    RankLost,
-    RunError,
-    TransientError,
-    UserError,
-    is_communication,
-    may_mend,
-)
+from gnntrain.errors import GnntrainError, RankLost, TransientError
 from gnntrain.plugins import told
 
 E = TypeVar("E", bound=BaseException)
@@ -34,7 +26,6 @@ E = TypeVar("E", bound=BaseException)
 Store = Any
 
 SYNC_SECONDS = 0.2  # between two calls of `RunControl.sync`
-
 SAVE = -1
 """Stands for a signal where a checkpoint is due without one."""
 
@@ -50,7 +41,7 @@ class CollectiveTimeout(TransientError):
 
 _KINDS: dict[str, type[GnntrainError]] = {
     kind.__name__: kind
-    for kind in (UserError, Diverged, RankLost, CollectiveTimeout, TransientError)
+    for kind in (errors.UserError, errors.Diverged, RankLost, CollectiveTimeout, TransientError)
 }
 
 
@@ -140,10 +131,9 @@ class RunControl:
             self.lost_store = error
 
     def _publish(self) -> None:
-        progress = replace(self._progress, is_writing=self.is_writing(), beat=self._beat)
         if self.rank is not None:
-            text = " ".join(str(int(value)) for value in astuple(progress))
-            self._store.set(f"progress/{self.rank}", text)
+            here = replace(self._progress, is_writing=self.is_writing(), beat=self._beat)
+            self._store.set(f"progress/{self.rank}", json.dumps(astuple(here)))
 
     def commit(self, step: int, *, save: bool = False) -> None:
         """Decide that all ranks act after `step` on what was requested; with `save`, that they
@@ -223,8 +213,8 @@ class RunControl:
         """Where a rank was at its last `sync`."""
         try:
             if text := self._first(f"progress/{rank}"):
-                phase, step, is_waiting, is_writing, beat = map(int, text.split())
-                return Progress(Phase(phase), step, bool(is_waiting), bool(is_writing), beat)
+                phase, *others = json.loads(text)
+                return Progress(Phase(phase), *others)
         except dist.DistError as error:
             self.lost_store = error
         return Progress()
@@ -235,38 +225,15 @@ class RunControl:
 
     def report_failure(self, error: BaseException) -> None:
         """Store the error of this rank, unless a rank has failed before."""
-        kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
-        if is_timeout(error):
-            kind = CollectiveTimeout.__name__
-        elif not kind and may_mend(error):
-            kind = TransientError.__name__
-        message, hint = f"Rank {self.rank} failed: {told(error)}", None
-        if isinstance(error, GnntrainError):
-            message, hint = error.message, error.hint and error.hint[:_MAX_CHARACTERS]
-        ranks = error.ranks if isinstance(error, RankLost) else ()
-        # Its end tells most.
-        trace = "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :]
         with suppress(dist.DistError):
-            self.failure(json.dumps([kind, message[:_MAX_CHARACTERS], hint, ranks, trace]))
-
-    def failure(self, text: str = "") -> str:
-        """The error of the rank that failed first, as JSON; `text` if there is none yet. Raises
-        DistError where the store has gone."""
-        return self._first("failure", text)
+            self._first("failure", encoded(error, self.rank))
 
     def first_failure(self) -> GnntrainError | None:
         """The error of the rank that failed first, with its traceback as a note; None: no error."""
-        text = ""
         with suppress(dist.DistError):
-            text = self.failure()
-        if not text:
-            return None
-        kind, message, hint, ranks, trace = json.loads(text)
-        cause = _KINDS.get(kind, RunError)(message, hint)
-        if isinstance(cause, RankLost):
-            cause.ranks = tuple(ranks)
-        cause.add_note(trace)
-        return cause
+            if text := self._first("failure"):
+                return decoded(text)
+        return None
 
     def close(self) -> None:
         """Let go of the stores. A TCPStore that this process serves ends."""
@@ -277,6 +244,32 @@ class RunControl:
         return str(self._store.compare_set(key, "", value).decode())
 
 
+def encoded(error: BaseException, rank: int | None) -> str:
+    """An error of a rank as JSON, with its traceback."""
+    kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
+    if is_timeout(error):
+        kind = CollectiveTimeout.__name__
+    elif not kind and errors.may_mend(error):
+        kind = TransientError.__name__
+    message, hint = f"Rank {rank} failed: {told(error)}", None
+    if isinstance(error, GnntrainError):
+        message, hint = error.message, error.hint and error.hint[:_MAX_CHARACTERS]
+    ranks = error.ranks if isinstance(error, RankLost) else ()
+    # Its end tells most.
+    trace = "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :]
+    return json.dumps([kind, message[:_MAX_CHARACTERS], hint, ranks, trace])
+
+
+def decoded(text: str) -> GnntrainError:
+    """The error of `encoded`, with the traceback as a note."""
+    kind, message, hint, ranks, trace = json.loads(text)
+    error = _KINDS.get(kind, errors.RunError)(message, hint)
+    if isinstance(error, RankLost):
+        error.ranks = tuple(ranks)
+    error.add_note(trace)
+    return error
+
+
 def is_timeout(error: BaseException) -> bool:
     """Whether a collective or the store ended because others did not answer in time."""
-    return is_communication(error) and _TIME_OUT.search(str(error)) is not None
+    return errors.is_communication(error) and _TIME_OUT.search(str(error)) is not None

@@ -28,8 +28,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnntrain.distributed import launch as launching
-from gnntrain.distributed.processes import start_process
+from gnntrain.distributed import processes
 
+_start_process = processes.start_process
 _FOLDER = "GNNTRAIN_TEST_COLLECTIVES"
 _GIVEN = {"allgather": 1, "gather": 1}  # the position of what a rank gives; else 0
 _OBJECT_COLLECTIVES = ("all_gather_object", "broadcast_object_list", "gather_object")
@@ -177,7 +178,7 @@ def plan_of(arguments: Sequence[Any]) -> launching.LaunchPlan:
 
 
 def _forked(target: Any, arguments: Sequence[Any], *, uses_gpu: bool) -> Any:  # noqa: ARG001
-    return start_process(target, arguments, uses_gpu=False)
+    return _start_process(target, arguments, uses_gpu=False)
 
 
 @contextmanager
@@ -188,7 +189,7 @@ def recorded(folder: Path) -> Iterator[None]:
         mock.patch.dict(os.environ, {_FOLDER: str(folder)}),
         mock.patch.object(launching, "_run_rank", run_rank),
         # A simulated GPU survives a fork, which is faster.
-        mock.patch.object(launching, "start_process", _forked),
+        mock.patch.object(processes, "start_process", _forked),
     ):
         yield
 

@@ -207,7 +207,7 @@ def die(arguments: list[Array]) -> list[Array]:
 
 
 def kill_owner(context: DistributedContext, directory: str) -> None:
-    with open_exchange(context, owners=TWO, host=HOST, timeout=60) as exchange:
+    with open_exchange(context, owners=TWO, timeout=60) as exchange:
         if context.rank == 1:
             exchange.serve("die", die)
             time.sleep(60)
@@ -229,7 +229,7 @@ def test_a_killed_owner_is_noticed_at_once_and_named(tmp_path: Path) -> None:
 
 
 def fail_while_others_ask(context: DistributedContext, _: None) -> None:
-    with open_exchange(context, owners=TWO, host=HOST, timeout=60) as exchange:
+    with open_exchange(context, owners=TWO, timeout=60) as exchange:
         if context.rank == 1:
             time.sleep(0.5)
             raise ZeroDivisionError("it broke")
@@ -297,7 +297,7 @@ def test_strangers_at_an_open_port_neither_enter_nor_keep_ranks_out() -> None:
             stack.enter_context(closing(Exchange(DistributedContext(r, 2), TWO, TOKEN, 20.0)))
             for r in range(2)
         ]
-        addresses = [exchange.listen(HOST) for exchange in ranks]
+        addresses = [exchange.listen() for exchange in ranks]
         for rubbish in [*RUBBISH, *[b""] * 100]:
             stranger = stack.enter_context(socket.create_connection(addresses[1], timeout=10))
             with contextlib.suppress(ConnectionError):

@@ -21,8 +21,7 @@ import torch
 
 from gnntrain import limits
 from gnntrain.config import from_dict
-from gnntrain.distributed import launch as launching
-from gnntrain.distributed import liveness
+from gnntrain.distributed import liveness, process_group, run_control
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
@@ -171,7 +170,7 @@ def test_a_rank_that_is_overdue_is_ended_with_its_failure(
 
 
 def sync_all_the_time(_context: DistributedContext, _payload: None) -> None:
-    mock.patch.object(liveness, "SYNC_SECONDS", 0.0).start()
+    mock.patch.object(run_control, "SYNC_SECONDS", 0.0).start()
     time.sleep(0.5)
 
 
@@ -283,7 +282,7 @@ def launched_plan(monkeypatch: pytest.MonkeyPatch, visible: list[list[str]]) -> 
         visible: Their PCI addresses, by rank.
     """
     told: list[str | None] = []
-    monkeypatch.setattr(launching, "gpu_address", lambda own: visible[len(told)][own.index])
+    monkeypatch.setattr(process_group, "gpu_address", lambda own: visible[len(told)][own.index])
 
     def gathered(key: str, value: Any) -> list[Any]:
         if key != "gpu":
