@@ -23,15 +23,12 @@ STARTED_BY = "GNNTRAIN_LAUNCHER"
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One of the processes that a launcher has started for one run.
-
-    Where each is a rank, it has a number on its machine; else it starts that machine's ranks.
-    """
+    """One of the processes that a launcher has started for one run."""
 
     launcher: str  # its name, for messages
     process: int  # from 0
     num_processes: int  # on all machines
-    local_rank: int | None
+    local_rank: int | None  # on its machine; None: it starts that machine's ranks
     address: str  # where all processes meet: an address of process 0's machine, or its host name
     port: int
     has_store: bool = False  # the launcher serves a `TCPStore` there; otherwise process 0 does
@@ -58,8 +55,7 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     def number(name: str) -> int:
         if not text(name).isdecimal():
             raise UserError(
-                f"{name}={text(name)} is no number from 0 on; the launcher's other variables are "
-                "set.",
+                f"{name}={text(name)} is no number from 0 on, which a launcher would set.",
                 "Start with torchrun or srun, which set all of them, or unset the others.",
             )
         return int(text(name))
@@ -69,10 +65,9 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
             raise _contradiction(f"{rank}={text(rank)}", f"{size}={text(size)}")
         return number(rank), number(size)
 
-    launcher, process, size = "", 0, 1
+    launcher, process, size, is_on_one, has_store = "", 0, 1, False, False
     local_rank: int | None = None
     num_ranks: int | None = None
-    is_on_one = has_store = False
     address, port = text("MASTER_ADDR"), _PORT
     hosts, tasks = text("SKYPILOT_NODE_IPS").split(), "SLURM_STEP_NUM_TASKS"
     tasks = tasks if text(tasks) else "SLURM_NTASKS"
@@ -90,12 +85,6 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
         is_on_one = local_size == size
     elif text("PET_NNODES") not in ("", "1"):
         # PET_*, which Kubeflow's TrainJob and PyTorchJob set for torchrun: one process a machine.
-        if ":" in text("PET_NNODES"):
-            raise UserError(
-                f"PET_NNODES={text('PET_NNODES')} is set: a number of machines that changes needs "
-                "torchrun.",
-                "Let the container's command be `torchrun -m gnntrain …`, or fix the number.",
-            )
         launcher, ranks = "Kubernetes", text("PET_NPROC_PER_NODE")
         process, size = share("PET_NODE_RANK", "PET_NNODES")
         num_ranks = int(ranks) if ranks.isdecimal() else None
@@ -117,8 +106,6 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
             port = _SLURM_PORT + int("0" + text("SLURM_JOB_ID", "SLURM_JOBID")[-4:])
         elif len(hosts) > 1:
             launcher, process, size = "SkyPilot", number("SKYPILOT_NODE_RANK"), len(hosts)
-            if process >= size:
-                raise _contradiction(f"SKYPILOT_NODE_RANK={process}", f"{size} SKYPILOT_NODE_IPS")
             address = address or hosts[0]
         elif text("SUBMITIT_LOCAL_NTASKS") not in ("", "1"):  # submitit's executor for one machine
             launcher, is_on_one, address = "submitit", True, "127.0.0.1"

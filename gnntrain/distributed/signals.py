@@ -267,13 +267,3 @@ def requeue(*, is_main: bool) -> None:
             f"SLURM does not requeue the job {job}: {said}",
             "Submit it with --requeue; the same command goes on from its last checkpoint.",
         ) from error
-
-
-@contextmanager
-def block_signals() -> Iterator[None]:
-    """Signals stay pending inside this context; a process started here begins with them blocked."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
