@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -100,13 +99,9 @@ class DistributedContext:
             group=self.machine_group,
         )
 
-    def in_collective(self) -> AbstractContextManager[None]:
-        """Marks this rank as waiting in a collective: a failure inside is another rank's."""
-        return self.control.waiting()
-
     def _together(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         if self.world_size > 1:
-            with self.in_collective():
+            with self.control.waiting():
                 collective(*arguments, group=self.group, **options)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -120,11 +115,10 @@ class DistributedContext:
         self._together(dist.barrier)
 
     def meet(self) -> None:
-        """Wait until all ranks have called this; raise Interrupted on all, if any of them knows of a
-        stop request."""
+        """Wait until all ranks have called this; Interrupted on all, if any was asked to stop."""
         requested = torch.tensor(self.control.stop_requested, device=self.device)
         self._together(dist.all_reduce, requested, dist.ReduceOp.MAX)
-        with self.in_collective():  # of NCCL's collectives the host waits for the result
+        with self.control.waiting():  # of NCCL's collectives the host waits for the result
             number = int(requested)
         if number:
             raise Interrupted(number)

@@ -57,9 +57,8 @@ def open_exchange(
     timeout: float,
     num_lanes: int = 3,
 ) -> Iterator[Exchange]:
-    """An exchange of all ranks. Collective, at its end too: others may still ask this rank.
-
-    It reports a failure, or its cause in another rank, before others lose their connections.
+    """An exchange of all ranks. Collective, at its end too: others may still ask this rank. It
+    reports a failure, or its cause in another rank, before others lose their connections.
 
     Args:
         context: This rank.
@@ -132,11 +131,8 @@ class Exchange:
         return host, self._listening.getsockname()[1]
 
     def connect(self, addresses: Sequence[tuple[str, int]], num_lanes: int) -> None:
-        """Connect to every owner, `num_lanes` times; `addresses` are of each rank.
-
-        Raises:
-            RunError: An owner is out of reach, or does not know the token.
-        """
+        """Connect to every owner, `num_lanes` times; `addresses` are of each rank. RunError: an
+        owner is out of reach, or does not know the token."""
         self._addresses = addresses
         for _ in range(num_lanes):
             lane = {}
@@ -261,12 +257,9 @@ class Exchange:
     def call(
         self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
     ) -> dict[int, list[AnyArray]]:
-        """Call `name` at several owners at once and wait for all; this rank's own part is asked
-        without a connection, while the others work.
-
-        Args:
-            name: As the owners serve it.
-            arguments: By the number of the owner; arrays of bool, integers or floating point.
+        """Call `name` at several owners at once, with arrays of bool, integers or floating point
+        for each, and wait for all; this rank's own part is asked without a connection, while the
+        others work.
 
         Returns:
             By the number of the owner, in this order: new arrays; of the own part the very arrays.
@@ -308,11 +301,8 @@ class Exchange:
 
 
 def _limit(connection: socket.socket, seconds: float) -> None:
-    """Raise BlockingIOError where no byte moves for so long; 0: wait for ever.
-
-    The limit is the kernel's: one system call, for which Python releases its lock once, moves a
-    whole array.
-    """
+    """Raise BlockingIOError where no byte moves for so long; 0: wait for ever. The limit is the
+    kernel's: one system call, for which Python releases its lock once, moves a whole array."""
     connection.settimeout(None)
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)

@@ -62,12 +62,8 @@ class LaunchPlan:
     @classmethod
     def of(cls, config: Config, rendezvous: Rendezvous | None = None) -> LaunchPlan:
         """The ranks of a configuration: on this machine, or those that a launcher has started, of
-        which each calls this.
-
-        Raises:
-            UserError: There are fewer GPUs than ranks; or no rank would train; or see
-                `refuse_unguarded_script`.
-        """
+        which each calls this. UserError: there are fewer GPUs than ranks; no rank would train; or
+        see `refuse_unguarded_script`."""
         device, num_gpus = training_device(config.trainer, devices.gpus_here())
         keys, machines = config.distributed, tuple[int, ...]()
         num_ranks = num_gpus or keys.num_processes
@@ -125,16 +121,14 @@ def launch(
 ) -> None:
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
-    A single rank runs in this process unless `in_process` is False; several ranks are processes.
-    A process that a launcher has started as a rank runs that rank.
-
     Args:
         worker: A module-level function; or its name, `module:function`, so that this process need
             not import the modules that only ranks need.
         payload: Plain, picklable data.
-        plan, rendezvous: The ranks, and the meeting of those that a launcher has started.
+        plan, rendezvous: The ranks, and the meeting of those that a launcher has started, of which
+            this process is one.
         log_dir: Where ranks write their logs, for messages.
-        in_process: Whether a single rank may run in this process.
+        in_process: Whether a single rank may run in this process; several are processes.
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.
@@ -255,11 +249,9 @@ def _run(
 
 
 def _device(kind: str, local_rank: int) -> torch.device:
-    """A rank's device: of GPUs one of those that torch sees.
-
-    A launcher may show each rank the machine's GPUs, or some of its own: Slurm's
-    `--gpus-per-task=1`, submitit. `refuse_shared_gpus` finds ranks that thereby have the same one.
-    """
+    """A rank's device: of GPUs one of those that torch sees. A launcher may show each rank the
+    machine's GPUs, or some of its own: Slurm's `--gpus-per-task=1`, submitit. `refuse_shared_gpus`
+    finds ranks that thereby have the same one."""
     if kind == "cpu":
         return torch.device("cpu")
     return torch.device(kind, local_rank % max(1, devices.num_gpus(kind)))

@@ -93,19 +93,13 @@ class Roster(NamedTuple):
 
 
 class Watch:
-    """The thread of a rank: it synchronises the run control, and ends a rank that cannot continue.
+    """The thread of a rank: it synchronises the run control, and ends the rank when the run is
+    abandoned; when the parent process has gone (the rank first saves and stops as after SIGTERM);
+    and when it is overdue, see `RunControl.must_end_within`.
 
-    It ends the rank when the run is abandoned; when the parent process has gone (the rank first
-    saves and stops as after SIGTERM); and when it is overdue, see `RunControl.must_end_within`.
-
-    Launched ranks have no supervisor that sees them all. There the thread also ends the rank when
-    another one has failed, or has given no sign of life for `timeout` seconds: rank 0 watches all,
-    the others rank 0, and a rank that has lost a connection all.
-
-    Args:
-        control: Of this rank.
-        roster: The ranks on all machines; None: a supervisor watches them.
-        timeout: Seconds after which a silent rank is lost; may be changed.
+    Launched ranks have no supervisor that sees them all. There (by the `roster`) the thread also
+    ends the rank when another one has failed, or has given no sign of life for `timeout` seconds:
+    rank 0 watches all, the others rank 0, and a rank that has lost a connection all.
     """
 
     def __init__(
@@ -262,11 +256,8 @@ class Supervisor:
         control.is_writing = lambda: self._is_writing
 
     def watch(self) -> None:
-        """Wait for all ranks; none is running afterwards.
-
-        Raises:
-            GnntrainError: Of the first rank that failed, or with the name of one that hangs.
-            Interrupted: A signal asked the run to stop.
+        """Wait for all ranks; none is running afterwards. Raises the error of the first rank that
+        failed, or one that names a rank that hangs; Interrupted where a signal asked for the end.
         """
         control = self._control
         try:

@@ -42,8 +42,8 @@ _START_SECONDS = 60.0
 _LEAVE_SECONDS = 8.0
 _CONNECT_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
-# Of no machine (RFC 5737, RFC 3849): only the route to them is looked up.
-_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
+# Of no machine (RFC 3849, RFC 5737): only the route to them is looked up.
+_ELSEWHERE = ("2001:db8::1", "192.0.2.1")
 
 _meeting: Rendezvous | None = None
 _num_meetings = 0
@@ -52,30 +52,26 @@ _served: tuple[str, Any] | None = None  # its address, and the store while this 
 
 
 class ProcessInfo(NamedTuple):
-    """What each process tells the others: the name of its machine, the address from which it
-    reaches the others, its number there, the cores that it may run on, and the version of gnntrain
-    with the command line, which all have in common."""
+    """What each process tells the others."""
 
-    name: str
-    host: str
+    name: str  # of its machine
+    host: str  # the address from which it reaches the others
     local_rank: int
-    cores: Sequence[int]
-    program: str
+    cores: Sequence[int]  # that it may run on
+    program: str  # the version of gnntrain and the command line, which all have in common
 
 
 @contextmanager
 def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]:
-    """Meet the other processes that a launcher has started; None: there are none.
+    """Meet the other processes that a launcher has started, by the `command` line that all have in
+    common (None: a program of the user's); None: there are none.
 
     Within a meeting it yields that meeting. An exception inside ends all processes.
 
-    Args:
-        command: The command line, which all have in common; None: a program of the user's.
-
     Raises:
-        UserError: As of `launched` and `Rendezvous.join`; or process 0 cannot listen at its
-            address.
-        RunError: The others cannot be reached.
+        UserError: As of `launched`; process 0 cannot listen at its address; or the processes were
+            started with different command lines or versions.
+        RankLost: Others cannot be reached, or have not come in time.
     """
     global _meeting, _num_meetings, _start, _served
     # A child of ours, as a sweep's worker, has inherited the variables.
@@ -84,14 +80,12 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
         yield _meeting
         return
     # A pod or a task may begin minutes after another one. `distributed.timeout` as typed: no
-    # process has composed a configuration yet. What is no positive number is told with the
-    # configuration.
+    # process has composed a configuration yet, which will tell what is wrong with the value.
     seconds = DistributedConfig().timeout
     for text in command or ():
         if text.startswith(f"{_TIMEOUT}="):
             with suppress(ValueError):
-                typed = float(text.partition("=")[2])
-                seconds = typed if typed > 0 else seconds
+                seconds = max(0.0, float(text.partition("=")[2])) or seconds
     deadline = time.monotonic() + seconds
     _num_meetings += 1
     if found.is_main:
@@ -138,19 +132,15 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
 def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, str]:
     """The address of process 0, once it answers, and the name that it gives to this start of all
     processes, if that is not known. A process 0 that will serve the store itself has only to know
-    its own address.
+    its own address. RankLost: it does not answer until `deadline`, or its name is not known.
 
     A launcher may start them again while the store of the start before is there: torchrun's
     outlives them, and process 0 may end later than others. So each process stores a request under
     a new random key; only a process 0 that still waits for the others answers it. (torchrun's count
     of restarts differs between machines.)
-
-    Raises:
-        RankLost: It does not answer until `deadline`, or the name of its machine is not known.
     """
     request, begin = uuid.uuid4().hex, time.monotonic()
-    says_at, will_serve = begin + _PATIENCE_SECONDS, found.is_main and not found.has_store
-    place = f"{found.address} port {found.port}"
+    says_at = begin + _PATIENCE_SECONDS
     while True:
         ends, why = deadline, "it does not answer"
         try:
@@ -161,11 +151,11 @@ def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, st
             # reach: then another one of this machine. One that the launcher gave as a number is
             # meant.
             is_meant = found.is_on_one_machine or host == found.address
-            for elsewhere in _ELSEWHERE if ipaddress.ip_address(host).is_loopback else ():
-                with suppress(OSError):  # this machine may have no route there
-                    host = host if is_meant else own_address(elsewhere)
-                    break
-            if start is not None and will_serve:
+            if ipaddress.ip_address(host).is_loopback and not is_meant:
+                for elsewhere in _ELSEWHERE:  # the last one counts
+                    with suppress(OSError):  # this machine may have no route there
+                        host = own_address(elsewhere)
+            if start is not None and found.is_main and not found.has_store:
                 return host, start
             socket.create_connection((host, found.port), _CONNECT_SECONDS).close()
             if start is not None:
@@ -184,9 +174,8 @@ def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, st
             if isinstance(error, socket.gaierror):
                 ends = min(deadline, begin + _NAME_SECONDS)
         now = time.monotonic()
+        place = f"{found.address} port {found.port}"
         text = f"Process {found.process} cannot reach process 0 at {place}: {why}"
-        if will_serve:
-            text = f"MASTER_ADDR={found.address}, process 0's own address, is not known: {why}"
         if now > ends:
             raise RankLost(
                 f"{text}.",
@@ -206,13 +195,7 @@ def _client(address: StoreAddress) -> BoundedStore:
 
 class Rendezvous:
     """One process's view of the meeting: it publishes plain data under a key, as JSON, and others
-    wait for the key.
-
-    Args:
-        launched: How this process was started.
-        address: The store.
-        host: The address from which this machine reaches the others.
-    """
+    wait for the key. `address` is the store's; from `host` this machine reaches the others."""
 
     watch: Watch  # notices, once the processes have met, which other one fails or goes silent
 
@@ -242,13 +225,8 @@ class Rendezvous:
         return max(1, int(min(len(own) // here.count(own), quota)))
 
     def join(self, command: Sequence[str] | None, deadline: float) -> None:
-        """Meet the other processes, which may come until the deadline, of `time.monotonic`.
-
-        Raises:
-            UserError: The processes were started with different command lines or versions.
-            RankLost: Some have not come in time.
-            GnntrainError: torchrun has started the ranks again, and they would fail again.
-        """
+        """Meet the other processes, which may come until the deadline, of `time.monotonic`. Raises
+        as of `meeting`; and what has failed before, where torchrun tries again in vain."""
         program = f"gnntrain {__version__}"
         if command is not None:
             program += f", started with `{' '.join(command)}`"
@@ -334,10 +312,8 @@ class Rendezvous:
                 )
 
     def job_name(self) -> str | None:
-        """A name for what torchrun has started, which it keeps when it starts the ranks again.
-
-        Process 0 calls this. None: torchrun serves no store that would outlive them.
-        """
+        """A name for what torchrun has started, which it keeps when it starts the ranks again; for
+        process 0. None: torchrun serves no store that would outlive them."""
         if not self.launched.has_store:
             return None
         return str(self._common.compare_set("job", "", uuid.uuid4().hex).decode())
@@ -377,10 +353,9 @@ class Rendezvous:
         control = self.control
         with suppress(dist.DistError):
             if control.lost_store is None:
-                failure, awaited = control.first_failure(), 0
-                if self.is_main and not self.launched.has_store:
-                    lost = failure.ranks if isinstance(failure, RankLost) else ()
-                    awaited = self.launched.num_processes - len(lost)
+                lost = getattr(control.first_failure(), "ranks", ())
+                serves = self.is_main and not self.launched.has_store
+                awaited = (self.launched.num_processes - len(lost)) * serves
                 deadline = time.monotonic() + _LEAVE_SECONDS
                 self._store.add("left", 1)
                 while self._store.add("left", 0) < awaited and time.monotonic() < deadline:

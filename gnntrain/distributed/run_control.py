@@ -69,14 +69,11 @@ class Progress:
 class RunControl:
     """One process's view of the run's stop and save requests, progress and failures.
 
-    Every rank and the process that supervises them hold one each, over their own client of the
-    same store. Requests and progress are attributes, which `sync`, called by a thread, exchanges
-    with the store: a signal handler and a training step never wait for it. When the store has gone,
-    requests reach this process alone, progress and failures are dropped, and nothing raises.
-
-    Args:
-        store: Reached by all processes of the run.
-        rank: This process's rank; None: it supervises the ranks.
+    Every rank and the process that supervises them (`rank` None) hold one each, over their own
+    client of the same store. Requests and progress are attributes, which `sync`, called by a
+    thread, exchanges with the store: a signal handler and a training step never wait for it. When
+    the store has gone, requests reach this process alone, progress and failures are dropped, and
+    nothing raises.
     """
 
     def __init__(self, store: Store | None = None, rank: int | None = 0) -> None:
@@ -137,10 +134,8 @@ class RunControl:
 
     def commit(self, step: int, *, save: bool = False) -> None:
         """Decide that all ranks act after `step` on what was requested; with `save`, that they
-        save a checkpoint without a request.
-
-        Rank 0 calls this before it enters the gradient exchange of `step`.
-        """
+        save a checkpoint without a request. Rank 0 calls this before it enters the gradient
+        exchange of `step`."""
         saving = int(signal.SIGUSR1) if self._must_save else SAVE if save else 0
         if number := self.stop_requested or saving:
             self._must_save = False
@@ -188,10 +183,8 @@ class RunControl:
         return self._progress.phase == Phase.CLOSING
 
     def enter(self, phase: Phase, step: int | None = None) -> None:
-        """Note that this rank begins `step`, or another phase after it (None: the last one).
-
-        A new phase is published at once: whether a stop request is answered depends on it.
-        """
+        """Note that this rank begins `step`, or another phase after it (None: the last one). A new
+        phase is published at once: whether a stop request is answered depends on it."""
         before = self._progress
         self._progress = Progress(phase, before.step if step is None else step)
         if phase != before.phase:

@@ -77,7 +77,7 @@ def exchange_rows(
             [matrix[i : min(i + rows, stop)] for i in range(start, stop, rows)]
             for start, stop in ranges
         ]
-        with context.in_collective():
+        with context.control.waiting():
             for distance in range(1, count):
                 to, source = (own + distance) % count, (own - distance) % count
                 peers = context.ranks_of(to)[0], context.ranks_of(source)[0]

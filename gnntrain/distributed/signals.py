@@ -231,10 +231,8 @@ def step_seconds(grace: float, number: int) -> float:
 
 def seconds_given(number: int, grace: float, environ: Mapping[str, str] = os.environ) -> float:
     """Seconds from a signal until this process is killed: SLURM's where it is known, or `grace`.
-
     SLURM sends SIGTERM `KillWait` seconds before SIGKILL; `--signal` has it send another signal
-    some time before the job's end.
-    """
+    some time before the job's end."""
     if slurm_job(environ) is None:
         return grace
     if number == signal.SIGUSR2:

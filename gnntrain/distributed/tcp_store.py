@@ -25,14 +25,10 @@ class StoreTimeout(dist.DistNetworkError):
 
 
 class BoundedStore:
-    """Makes the calls of a store in a thread, and gives up when one takes longer than `timeout`:
-    TCPStore waits without end for a machine or a network that has gone.
-
-    Args:
-        connect: Returns the store. Called in the thread: also a client waits without end, for a
-            port at which another program listens.
-        timeout: Seconds that a call may take. Time counts only while this process runs: after
-            SIGSTOP and SIGCONT it does not take its own pause for the store's.
+    """Makes the calls of a store in a thread, also `connect`, which returns the store, and gives up
+    when one takes longer than `timeout` seconds: TCPStore waits without end for a machine or a
+    network that has gone, and for a port at which another program listens. Time counts only while
+    this process runs: after SIGSTOP and SIGCONT it does not take its own pause for the store's.
 
     Raises:
         torch.distributed.DistError: The store cannot be reached.
