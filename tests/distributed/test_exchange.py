@@ -76,20 +76,13 @@ def test_owners_answer_with_their_own_rows() -> None:
             assert answers[0][0].tolist() == [[0, 1]]
 
 
-@given(arrays=st.lists(any_array, max_size=5))
+@given(arrays=st.lists(any_array | any_array.map(np.transpose), max_size=5))
 def test_arrays_arrive_as_they_were_sent(echoing: Exchange, arrays: list[Array]) -> None:
     answer = echoing.call("echo", {1: arrays})[1]
     assert len(answer) == len(arrays)
     assert all(map(equal, answer, arrays))
     for array in answer:
         array[...] = 0  # may be written to
-
-
-@given(array=any_array.filter(lambda a: a.ndim > 0), step=st.sampled_from([-1, 2]))
-def test_views_arrive_as_equal_arrays(echoing: Exchange, array: Array, step: int) -> None:
-    view = array.T[::step]
-    [answer] = echoing.call("echo", {1: [view]})[1]
-    assert equal(answer, view)
 
 
 @pytest.mark.parametrize("array", [np.array([object()]), np.array(["a"]), np.zeros(1, "i4,f4")])

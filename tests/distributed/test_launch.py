@@ -6,8 +6,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -178,23 +176,6 @@ def test_a_thread_that_calls_the_store_does_not_abort_a_rank_that_ends(tmp_path:
     launch(sync_all_the_time, None, plan(2), tmp_path)
 
 
-def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    directories = [tmp_path / "a", tmp_path / "b"]
-    for directory in directories:
-        directory.mkdir()
-    with ThreadPoolExecutor(2) as pool:
-        jobs = [
-            pool.submit(launch, collectives, {"dir": str(d), "word": d.name}, plan(2), d)
-            for d in directories
-        ]
-        for job in jobs:
-            job.result()
-    for directory in directories:
-        assert json.loads((directory / "1.txt").read_text())["echo"] == directory.name
-
-
 def test_ranks_that_cannot_reach_each_other_are_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,48 +186,6 @@ def test_ranks_that_cannot_reach_each_other_are_not_started(
     with pytest.raises(RunError, match=r"127\.0\.0\.1") as it:
         launch(collectives, {}, plan(2), tmp_path)
     assert "ip link set lo up" in str(it.value.hint)
-
-
-def wait_for_interrupt(context: DistributedContext, payload: str) -> None:
-    directory = Path(payload)
-    (directory / f"{context.rank}.ready").touch()
-    try:
-        time.sleep(60)
-    finally:
-        time.sleep(0.5)  # long enough for a second signal to disturb
-        (directory / f"{context.rank}.saved").touch()
-
-
-@pytest.mark.slow
-def test_ctrl_c_before_training_lets_every_rank_end_in_order(tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from gnntrain.distributed.launch import launch\n"
-        "from gnntrain.errors import signal_of\n"
-        "from tests.distributed.test_launch import plan, wait_for_interrupt\n"
-        "if __name__ == '__main__':\n"
-        "    try:\n"
-        "        launch(wait_for_interrupt, sys.argv[1], plan(2), Path(sys.argv[1]))\n"
-        "    except KeyboardInterrupt as error:\n"
-        "        sys.exit(128 + signal_of(error))\n"
-    )
-    root = Path(__file__).parents[2]
-    job = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(root)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while len(list(tmp_path.glob("*.ready"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    job.send_signal(signal.SIGINT)
-    _, errors = job.communicate(timeout=60)
-    assert job.returncode == 130
-    assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["0.saved", "1.saved"]
-    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(1, 1), (2, 2), (2, 3)])
