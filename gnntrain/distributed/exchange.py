@@ -45,8 +45,6 @@ Answer = Callable[[list[AnyArray]], list[AnyArray]]
 _HEAD_BYTES = struct.Struct("<I")
 _TOKEN_BYTES = 32
 _KNOWN = b"\x06"  # the answer to the token
-_BACKLOG = 512
-_JOIN_SECONDS = 5.0
 
 
 @contextmanager
@@ -122,7 +120,7 @@ class Exchange:
         if self.owner is None or self._context.world_size == 1:
             return host, 0
         try:
-            self._listening = tcp_store.listen(host, backlog=_BACKLOG)
+            self._listening = tcp_store.listen(host, backlog=512)
         except OSError as error:
             rank = self._context.rank
             raise RunError(f"Rank {rank} cannot listen at {host}: {error}.") from error
@@ -185,7 +183,7 @@ class Exchange:
                 connection.shutdown(socket.SHUT_RDWR)
         self.close_port()
         for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+            thread.join(5.0)
         for connection in self._connections:
             connection.close()
 

@@ -13,11 +13,11 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in __all__
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.cuda_runtime import pci_address
@@ -32,9 +32,9 @@ _HINT = (
 
 
 def init_process_group(
-    context: DistributedContext, store: TCPStore, seconds: float
+    context: DistributedContext, store: Any, seconds: float
 ) -> DistributedContext:
-    """Meet the other ranks over a store that all reach, and return the context with its groups.
+    """Meet the other ranks over a TCPStore that all reach, and return the context with its groups.
 
     Collective. A rank waits so many seconds for the others, here and in each collective.
 

@@ -22,9 +22,6 @@ from gnntrain.errors import GnntrainError, RankLost, TransientError
 from gnntrain.plugins import told
 
 E = TypeVar("E", bound=BaseException)
-# A `torch.distributed.Store`. Its `compare_set`, `add` and `set` do not wait for a missing key.
-Store = Any
-
 SYNC_SECONDS = 0.2  # between two calls of `RunControl.sync`
 SAVE = -1
 """Stands for a signal where a checkpoint is due without one."""
@@ -76,8 +73,9 @@ class RunControl:
     nothing raises.
     """
 
-    def __init__(self, store: Store | None = None, rank: int | None = 0) -> None:
-        self._store: Store = dist.HashStore() if store is None else store  # type: ignore[attr-defined]
+    def __init__(self, store: Any = None, rank: int | None = 0) -> None:
+        # Its `compare_set`, `add` and `set` do not wait for a missing key.
+        self._store: Any = dist.HashStore() if store is None else store  # type: ignore[attr-defined]
         self.lost_store: dist.DistError | None = None  # why it no longer answers; None: it does
         # Of `commit` and `agreed`: ranks agree also without the supervisor if rank 0 serves it.
         self.decisions = self._store

@@ -11,10 +11,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from torch.distributed import (  # type: ignore[attr-defined]  # public, but not in __all__
-    PrefixStore,
-    TCPStore,
-)
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public
 
 LOOPBACK = "127.0.0.1"
 _TICK_SECONDS = 0.2
