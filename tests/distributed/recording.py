@@ -43,22 +43,13 @@ _NCCL_TYPES = (
 
 
 class Call(NamedTuple):
-    """One collective of one rank.
+    """One collective of one rank."""
 
-    Attributes:
-        group: Its ranks.
-        name: As torch's process groups call it.
-        tensors: Shape and type of what the rank gives.
-        peer: The root, or the other rank of a message; −1: there is none.
-        device: The type of the tensors' device.
-        thread: The name of the thread.
-    """
-
-    group: tuple[int, ...]
-    name: str
-    tensors: tuple[tuple[tuple[int, ...], str], ...]
-    peer: int
-    device: str
+    group: tuple[int, ...]  # its ranks
+    name: str  # as torch's process groups call it
+    tensors: tuple[tuple[tuple[int, ...], str], ...]  # shape and type of what the rank gives
+    peer: int  # the root, or the other rank of a message; −1: there is none
+    device: str  # the type of the tensors'
     thread: str
 
     @classmethod
@@ -74,13 +65,8 @@ class Call(NamedTuple):
 
 
 class RecordingGroup(dist.ProcessGroup):
-    """Gloo's group, with notes. As NCCL's, a group of GPUs takes tensors of this rank's GPU alone.
-
-    Args:
-        options: Of the group.
-        file: Where the notes go.
-        device: Of this rank.
-    """
+    """Gloo's group, with notes in a file. As NCCL's, a group of GPUs takes tensors of this rank's
+    GPU alone."""
 
     _gloo: Any
 

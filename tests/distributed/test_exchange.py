@@ -291,6 +291,8 @@ def test_strangers_at_an_open_port_neither_enter_nor_keep_ranks_out() -> None:
             for r in range(2)
         ]
         addresses = [exchange.listen() for exchange in ranks]
+        opened = [one.laddr for one in psutil.Process().net_connections("tcp")]
+        assert {ip for ip, port in opened if port == addresses[1][1]} == {HOST}  # no other address
         for rubbish in [*RUBBISH, *[b""] * 100]:
             stranger = stack.enter_context(socket.create_connection(addresses[1], timeout=10))
             with contextlib.suppress(ConnectionError):

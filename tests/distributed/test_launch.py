@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,8 @@ import torch
 
 from gnntrain import limits
 from gnntrain.config import from_dict
-from gnntrain.distributed import liveness, process_group, run_control
+from gnntrain.distributed import launch as launching
+from gnntrain.distributed import liveness, run_control
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
@@ -202,40 +202,6 @@ def test_servers_are_refused_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         LaunchPlan.of(from_dict({"distributed": {"servers": 1}}))
 
 
-def plan_of(process: Launched, gather: Callable[[str, Any], list[Any]]) -> LaunchPlan:
-    """The plan of a process that a launcher has started."""
-    met: Any = SimpleNamespace(
-        launched=process,
-        machines=(0,) * process.num_processes,
-        cores=8,
-        wait_at_most=lambda _: None,
-        gather=gather,
-    )
-    return LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
-
-
-def launched_plan(monkeypatch: pytest.MonkeyPatch, visible: list[list[str]]) -> LaunchPlan:
-    """The plan of ranks that torchrun has started on one machine, of which each sees some GPUs.
-
-    Args:
-        visible: Their PCI addresses, by rank.
-    """
-    told: list[str | None] = []
-    monkeypatch.setattr(process_group, "gpu_address", lambda own: visible[len(told)][own.index])
-
-    def gathered(key: str, value: Any) -> list[Any]:
-        if key != "gpu":
-            return [value] * len(visible)
-        told.append(value)
-        return told + [None] * (len(visible) - len(told))
-
-    for rank, seen in enumerate(visible):
-        monkeypatch.setattr(torch.cuda, "device_count", seen.__len__)
-        process = Launched("torchrun", rank, len(visible), rank, "node0", 29500)
-        plan = plan_of(process, gathered)
-    return plan
-
-
 @pytest.mark.parametrize(
     "visible",
     [
@@ -247,8 +213,12 @@ def launched_plan(monkeypatch: pytest.MonkeyPatch, visible: list[list[str]]) -> 
 def test_each_launched_rank_has_a_gpu_whatever_it_is_shown(
     monkeypatch: pytest.MonkeyPatch, visible: list[list[str]]
 ) -> None:
-    plan = launched_plan(monkeypatch, visible)
-    assert (plan.world_size, plan.device) == (len(visible), "cuda")
+    """`visible` has the PCI addresses of the GPUs that each rank of a machine sees."""
+    taken = set()
+    for rank, seen in enumerate(visible):
+        monkeypatch.setattr(torch.cuda, "device_count", seen.__len__)
+        taken.add(seen[launching._device("cuda", rank).index])
+    assert len(taken) == len(visible)
 
 
 @pytest.mark.parametrize(
@@ -268,5 +238,12 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     process = Launched("Kubernetes", 1, 2, local_rank, "node0", 29500)
+    met: Any = SimpleNamespace(
+        launched=process,
+        machines=(0, 0),
+        cores=8,
+        wait_at_most=lambda _: None,
+        gather=lambda _, value: [device, value],
+    )
     with pytest.raises(UserError, match=words):
-        plan_of(process, lambda _, value: [device, value])
+        LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)

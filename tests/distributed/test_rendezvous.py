@@ -102,30 +102,18 @@ def test_other_command_lines_end_all_processes(group: Make) -> None:
     assert getattr(second, "is_told", False)
 
 
-def test_the_failure_of_another_process_is_raised(group: Make) -> None:
+@pytest.mark.parametrize("error", [UserError("no raw files here"), Interrupted(15)])
+def test_the_end_of_another_process_is_raised(group: Make, error: BaseException) -> None:
     met = group([0, 0])
 
     def work(one: Rendezvous) -> None:
         if not one.is_main:
-            one.end_others(UserError("no raw files here"))
+            one.end_others(error)
         one.wait_for("never told")
 
-    for error in met.do(work):
-        assert isinstance(error, UserError)
-        assert error.message == "no raw files here"
-
-
-def test_a_stop_request_to_one_process_interrupts_all(group: Make) -> None:
-    met = group([0, 0])
-
-    def work(one: Rendezvous) -> None:
-        if not one.is_main:
-            one.end_others(Interrupted(15))
-        one.wait_for("never told")
-
-    for error in met.do(work):
-        assert isinstance(error, Interrupted)
-        assert error.number == 15
+    for raised in met.do(work):
+        assert type(raised) is type(error)
+        assert raised.args == error.args
 
 
 def test_processes_that_do_not_come_are_awaited_aloud_and_then_counted(
