@@ -47,8 +47,7 @@ _ELSEWHERE = ("2001:db8::1", "192.0.2.1")
 
 _meeting: Rendezvous | None = None
 _num_meetings = 0
-_start: str | None = None  # the name of this start of all processes
-_served: tuple[str, Any] | None = None  # its address, and the store while this process lives
+_served: tuple[str, Any] | None = None  # the address and the store, while this process lives
 
 
 class ProcessInfo(NamedTuple):
@@ -73,7 +72,7 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
             started with different command lines or versions.
         RankLost: Others cannot be reached, or have not come in time.
     """
-    global _meeting, _num_meetings, _start, _served
+    global _meeting, _num_meetings, _served
     # A child of ours, as a sweep's worker, has inherited the variables.
     found = launched() if multiprocessing.parent_process() is None else None
     if _meeting is not None or found is None:
@@ -88,14 +87,13 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
                 seconds = max(0.0, float(text.partition("=")[2])) or seconds
     deadline = time.monotonic() + seconds
     _num_meetings += 1
-    if found.is_main:
-        _start = _start or uuid.uuid4().hex
-    host, _start = _reach(found, deadline, _start)
+    address = _reach(found, deadline)
     if _served is not None:  # a name may have another address by now
-        host, _ = _served
+        address = address._replace(host=_served[0])
     elif found.is_main and not found.has_store:
         try:
-            store = serve_store(2 * found.num_processes, _CONNECT_SECONDS, host, found.port)
+            store = serve_store(2 * found.num_processes, _CONNECT_SECONDS, address.host, found.port)
+            _served = address.host, store
         except OSError as error:
             raise UserError(
                 f"Process 0 cannot listen at MASTER_ADDR={found.address}, "
@@ -103,9 +101,7 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
                 "Set MASTER_ADDR to an address of its machine, and MASTER_PORT to a free port, "
                 "the same for all processes.",
             ) from error
-        _served = host, store
-    address = StoreAddress(host, found.port, f"gnntrain/{_start}/{_num_meetings}")
-    _meeting = rendezvous = Rendezvous(found, address, own_address(host))
+    _meeting = rendezvous = Rendezvous(found, address, own_address(address.host))
     try:
         rendezvous.join(command, deadline)
         with on_forced_exit(rendezvous.mark), rendezvous.watch.running():
@@ -115,7 +111,7 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
         if isinstance(cause, dist.DistError):
             cause = RankLost(
                 "Process 0, which leads the run, can no longer be reached at "
-                f"{host} port {found.port}.",
+                f"{address.host} port {found.port}.",
                 "Look at its output for the cause.",
                 ranks=[0],
             )
@@ -129,10 +125,10 @@ def meeting(command: Sequence[str] | None = None) -> Iterator[Rendezvous | None]
         rendezvous.leave()
 
 
-def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, str]:
-    """The address of process 0, once it answers, and the name that it gives to this start of all
-    processes, if that is not known. A process 0 that will serve the store itself has only to know
-    its own address. RankLost: it does not answer until `deadline`, or its name is not known.
+def _reach(found: Launched, deadline: float) -> StoreAddress:
+    """Where process 0 serves the store, once it answers, and the prefix of this meeting's keys,
+    which it chooses. A process 0 that will serve the store itself has only to know its own address.
+    RankLost: it does not answer until `deadline`, or its name is not known.
 
     A launcher may start them again while the store of the start before is there: torchrun's
     outlives them, and process 0 may end later than others. So each process stores a request under
@@ -155,19 +151,18 @@ def _reach(found: Launched, deadline: float, start: str | None) -> tuple[str, st
                 for elsewhere in _ELSEWHERE:  # the last one counts
                     with suppress(OSError):  # this machine may have no route there
                         host = own_address(elsewhere)
-            if start is not None and found.is_main and not found.has_store:
-                return host, start
-            socket.create_connection((host, found.port), _CONNECT_SECONDS).close()
-            if start is not None:
-                return host, start
+            address = StoreAddress(host, found.port, f"gnntrain/{request}")
+            if found.has_store or not found.is_main:
+                socket.create_connection((host, found.port), _CONNECT_SECONDS).close()
+            if found.is_main:
+                return address
             # An error: that store has ended, as that of an earlier start does; or the port is
             # another program's.
-            address = StoreAddress(host, found.port, "gnntrain")
-            with suppress(dist.DistError), closing(_client(address)) as store:
+            with suppress(dist.DistError), closing(_common(address)) as store:
                 store.set(f"ask/{found.num_processes}/{found.process}", request)
                 while time.monotonic() < deadline:
                     if answer := store.compare_set(f"answer/{request}", "", ""):
-                        return host, answer.decode()
+                        return address._replace(prefix=answer.decode())
                     time.sleep(_LOOK_SECONDS)
         except OSError as error:
             why = error.strerror or str(error)
@@ -193,6 +188,11 @@ def _client(address: StoreAddress) -> BoundedStore:
     return BoundedStore(lambda: address.connect(_CONNECT_SECONDS), _START_SECONDS)
 
 
+def _common(address: StoreAddress) -> BoundedStore:
+    """Beside the keys of one meeting: torchrun's store outlives it."""
+    return _client(address._replace(prefix="gnntrain"))
+
+
 class Rendezvous:
     """One process's view of the meeting: it publishes plain data under a key, as JSON, and others
     wait for the key. `address` is the store's; from `host` this machine reaches the others."""
@@ -202,10 +202,7 @@ class Rendezvous:
     def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
         self.launched, self.address, self.host = launched, address, host
         self.is_main, self.is_machine_main = launched.is_main, not launched.local_rank
-        self._store = _client(address)
-        # Beside the keys of this start: torchrun's store outlives it. There other processes ask
-        # process 0 for the name of this start.
-        self._common = _client(address._replace(prefix="gnntrain"))
+        self._store, self._common = _client(address), _common(address)
         self.control = run_control.RunControl(self._store, launched.process)
         self.processes: list[ProcessInfo] = []
         self.machines: tuple[int, ...] = ()  # of each process, from 0
@@ -292,7 +289,7 @@ class Rendezvous:
             for process in range(1, len(keys)):  # see `_reach`
                 request = self._common.compare_set(f"ask/{len(keys)}/{process}", "", "")
                 if request and request not in answered:
-                    self._common.set(f"answer/{request.decode()}", _start or "")
+                    self._common.set(f"answer/{request.decode()}", self.address.prefix)
                     answered.add(request)
             now = time.monotonic()
             missing = [i for i, key in enumerate(keys) if key not in values]

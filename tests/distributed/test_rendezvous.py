@@ -134,7 +134,7 @@ def test_a_name_that_nobody_knows_ends_the_wait_early(
     monkeypatch.setattr(module, "_NAME_SECONDS", 0.5)
     found = Launched("test", 1, 2, None, "no-such-machine.invalid", 29500)
     with pytest.raises(RankLost, match=r"process 0 at no-such-machine\.invalid port 29500"):
-        module._reach(found, time.monotonic() + 600, None)
+        module._reach(found, time.monotonic() + 600)
     assert "no-such-machine.invalid" in caplog.text
 
 
@@ -226,7 +226,7 @@ def test_other_machines_are_not_told_a_loopback_address(
     monkeypatch.setattr(module, "own_address", lambda _: "10.9.8.7")
     monkeypatch.setattr(socket, "getaddrinfo", resolver(address.replace("localhost", LOOPBACK)))
     found = Launched("test", 0, 2, None, address, 29500, is_on_one_machine=one_machine)
-    assert module._reach(found, math.inf, "start") == (expected, "start")
+    assert module._reach(found, math.inf).host == expected
 
 
 def test_process_0_needs_an_address_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_another_program_at_the_port_does_not_keep_a_process_waiting_for_ever(
     with socket.create_server((LOOPBACK, 0)) as other:  # takes connections and is silent
         port = int(other.getsockname()[1])
         with pytest.raises(RankLost):
-            module._reach(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1, None)
+            module._reach(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1)
 
 
 def test_a_meeting_that_is_over_leaves_no_thread(group: Make) -> None:
