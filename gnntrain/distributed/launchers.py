@@ -102,7 +102,9 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
                 local_rank = number("SLURM_LOCALID")
                 process = sum(by_node[: number("SLURM_NODEID")]) + local_rank
             nodes = text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-            address = address or first_host(nodes)
+            # The first host: `n1` of `n[1-4,7],m1`, `a1b3` of `a[1-2]b[3-4]`.
+            first = re.split(r",(?![^\[]*\])", nodes)[0]  # up to a comma in no bracket
+            address = address or re.sub(r"\[([^],-]*)[^]]*\]", r"\1", first)
             port = _SLURM_PORT + int("0" + text("SLURM_JOB_ID", "SLURM_JOBID")[-4:])
         elif len(hosts) > 1:
             launcher, process, size = "SkyPilot", number("SKYPILOT_NODE_RANK"), len(hosts)
@@ -166,9 +168,3 @@ def requeues_itself(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this is a SLURM batch job that gnntrain requeues: submitit does so for its own."""
     is_others = environ.get("SLURM_JOB_NAME") in _INTERACTIVE or environ.get("SUBMITIT_EXECUTOR")
     return slurm_job(environ) is not None and not is_others
-
-
-def first_host(nodes: str) -> str:
-    """The first host of SLURM's list: `n1` of `n[1-4,7],m1`, `a1b3` of `a[1-2]b[3-4]`."""
-    found = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", nodes)  # up to the first comma in no bracket
-    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", found[0]) if found else ""

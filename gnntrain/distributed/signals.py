@@ -30,13 +30,9 @@ HANDLED = (*ENDING, signal.SIGUSR1)
 GRACE_SECONDS = 30.0
 # Seconds from the end of writing a checkpoint until a process is ended by force.
 CLOSE_SECONDS = 5.0
-_LAST_SECONDS_AT_ONCE = 2.0
 # Programs that start others (timeout, uv run) forward a signal that the terminal has already sent
 # to the whole process group: two SIGINT within this time count as one.
 _ONE_SIGNAL_SECONDS = 0.2
-_MOST_SECONDS = 600.0  # that a person's SIGUSR2, hours before the job's end, gives a step
-# In which SLURM ends the other processes of a job that is requeued.
-_REQUEUE_SECONDS = 60.0
 
 
 def handled() -> list[signal.Signals]:
@@ -191,7 +187,7 @@ class _Handler:
             self.raised = number
             raise Interrupted(number)
         if number == signal.SIGINT and is_again:
-            self._is_at_once, self._ends_by = True, now + _LAST_SECONDS_AT_ONCE
+            self._is_at_once, self._ends_by = True, now + 2.0
             raise Interrupted(self._first)
 
     def _enforce_end(self) -> None:
@@ -237,7 +233,7 @@ def seconds_given(number: int, grace: float, environ: Mapping[str, str] = os.env
         return grace
     if number == signal.SIGUSR2:
         left = float(environ.get("SLURM_JOB_END_TIME") or 0) - time.time()
-        return max(grace, min(left, _MOST_SECONDS))
+        return max(grace, min(left, 600.0))  # a person may send it hours before
     with suppress(OSError):
         file = Path(environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
         text = file.read_text(errors="replace")
@@ -251,7 +247,7 @@ def requeue(*, is_main: bool) -> None:
     where SLURM refuses. The others wait for their end: where one task ends with an error, SLURM may
     end them all."""
     if not is_main:
-        time.sleep(seconds_given(signal.SIGUSR2, _REQUEUE_SECONDS))
+        time.sleep(seconds_given(signal.SIGUSR2, grace=60.0))
         return
     import subprocess  # every command imports this module, and few requeue
 

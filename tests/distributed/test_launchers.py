@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gnntrain.distributed.launchers import Launched, first_host, launched
+from gnntrain.distributed.launchers import Launched, launched
 from gnntrain.errors import UserError
 
 TORCHRUN = {
@@ -184,4 +184,6 @@ def test_a_shell_that_srun_has_started_for_a_person_is_no_rank(
     ],
 )
 def test_the_first_host_of_a_list(nodes: str, host: str) -> None:
-    assert first_host(nodes) == host
+    found = launched(SRUN | {"SLURM_STEP_NODELIST": nodes})
+    assert found is not None
+    assert found.address == host
