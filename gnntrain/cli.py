@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gnntrain import __version__, startup
 from gnntrain.commands import COMMANDS, say
-from gnntrain.commands.parsing import help_text, parse
+from gnntrain.commands.parsing import composed, help_text, parse
 from gnntrain.commands.training import refuse_several
 from gnntrain.distributed.launchers import launched, requeues_itself
 from gnntrain.distributed.signals import install_handlers, on_forced_exit, requeue
@@ -74,13 +74,7 @@ def _main(argv: Sequence[str]) -> int:
     name = arguments.command or "train"
     refuse_several(name, arguments, is_sweep=arguments.multirun)
     if arguments.hydra == ["--cfg=job"] and not arguments.multirun:
-        from gnntrain.app import compose_config
-
-        path, beginning = arguments.config_path, arguments.config_name
-        composed = compose_config(
-            arguments.overrides, arguments.config_dirs, config_path=path, config_name=beginning
-        )
-        say(composed.yaml.rstrip())
+        say(composed(arguments).yaml.rstrip())
         return 0
     return COMMANDS[name].run(arguments)
 

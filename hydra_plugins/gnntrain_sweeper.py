@@ -119,7 +119,7 @@ class GnntrainSweeper(Sweeper):
     def _hydra_overrides(self, overrides: Sequence[str]) -> list[str]:
         from gnntrain.app.overrides import translate
 
-        return translate(overrides, self.task_function.sources.groups, forced=True)
+        return translate(overrides, self.task_function.sources.groups)
 
 
 def _job_return(trial: Trial) -> JobReturn:

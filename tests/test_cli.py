@@ -83,7 +83,7 @@ class FakeRun(types.ModuleType):
 
     def plan(self, config: Config) -> Any:
         self.asked.append(config)
-        return types.SimpleNamespace(fits=True, to_dict=dict)
+        return types.SimpleNamespace(fits=True, to_dict=dict, sections=list)
 
     def prepare(self, config: Config) -> dict[str, Any]:
         self.asked.append(config)
@@ -97,7 +97,6 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     fake = FakeRun()
     # It imports the real gnntrain.run, so before that is replaced.
     monkeypatch.setattr("gnntrain.planning.plan.plan", fake.plan)
-    monkeypatch.setattr("gnntrain.planning.screen.plan_sections", lambda _: [])
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
     for command, room in (("predict", "prediction"), ("export", "export")):
         module = types.ModuleType(f"gnntrain.results.{room}")
@@ -237,9 +236,8 @@ def test_cfg_job_prints_the_configuration_and_trains_nothing(
         (["--cgf", "job"], "Did you mean --cfg?"),
         (["--cfg"], "--cfg/-c: expected one argument"),
         (["--cfg", "jobs"], "choose from"),
-        (["-m", "prepare"], "goes with training, not with prepare"),
-        (["resume", "latest", "--cfg", "job"], "goes with training, not with resume"),
-        (["evaluate", "latest", "--config-dir", "."], "goes with training, not with evaluate"),
+        (["-m", "prepare"], "unknown option -m of prepare"),
+        (["resume", "latest", "--cfg", "job"], "unknown option --cfg of resume"),
         (["--help=x"], "ignored explicit argument 'x'"),
         (["--lr", "0.1"], "without dashes"),
         (["trainer.lr", "=", "0.1"], "without spaces"),

@@ -10,7 +10,6 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from omegaconf import OmegaConf
 
 from gnntrain.app import Sources, compose_config
-from gnntrain.app.sources import compose_files
 from gnntrain.config import (
     DATASET_NAMES,
     Config,
@@ -88,7 +87,7 @@ def test_every_recipe_composes(option: str, county: list[str]) -> None:
 
 @pytest.mark.parametrize(("group", "option"), CHOICES)
 def test_an_option_has_the_schemas_keys_and_defaults(group: str, option: str) -> None:
-    node: Any = OmegaConf.to_container(compose_files([f"{group}={option}"], Sources())[group])
+    node: Any = OmegaConf.to_container(Sources().compose_files([f"{group}={option}"])[group])
     section = from_dict({group: {} if option == "default" else {"name": option}}).to_dict()[group]
     if (group, option) == ("sampler", "full"):
         section = {"name": "full"}  # the other keys say how to draw, and nothing is drawn

@@ -146,7 +146,7 @@ def test_a_sweep_is_over_an_object() -> None:
 
 def test_an_object_is_planned_and_cut_into_parts() -> None:
     config = Config(trainer=TRAINER)
-    assert plan(config, data=graph()).num_steps_in_all > 0
+    assert plan(config, data=graph()).times["run"] > 0
     parts = partition(config, 2, "parts", data=graph())
     assert sum(part.num_nodes for part in parts.meta.parts) == NUM_NODES
 

@@ -7,38 +7,38 @@ are set, and the schema judges them all.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import functools
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gnntrain.app.overrides import (
-    LIST_KEYS,
-    Groups,
-    hydra_lines,
-    is_choice,
-    is_hydras,
-    parse_overrides,
-    sides_of,
-    with_file,
-)
-from gnntrain.app.sources import COMPOSE_ERRORS, Sources, compose_files, with_search_path
-from gnntrain.config import Config, changed_meaning
-from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
+from gnntrain.app import overrides as syntax
+from gnntrain.config import BuiltinConfig, Config, MLflowConfig, WandBConfig, changed_meaning
+from gnntrain.config.problems import ConfigError, Problem, shown
+from gnntrain.config.published import DATASET_NAMES, PUBLISHED
 from gnntrain.config.reading import from_dict
+from gnntrain.config.section import UNKNOWN
 from gnntrain.config.types import flattened
-from gnntrain.groups import config_groups
+from gnntrain.config.yaml_files import read_yaml
+from gnntrain.groups import GROUPS, conf_dir, config_groups
+from gnntrain.paths import expanded, is_file, is_folder
 
+HYDRAS_ERRORS = (HydraException, OmegaConfBaseException)
 _MOST_INTERPOLATIONS = 32
-_EXPERIMENT = (
-    "an experiment begins with `# @package _global_` and chooses by `- override /dataset: cora` "
-    "in its list `defaults`"
-)
+_hydra = threading.RLock()  # Hydra's state is the process's
 
 
 @dataclass(frozen=True)
@@ -75,52 +75,140 @@ def compose_config(
         ConfigError: With every mistake.
     """
     sources = Sources(config_dirs, config_path, config_name)
-    overrides, sources = with_search_path(overrides, sources)
-    return Composer(sources).compose(overrides, for_here=for_here)
+    texts, sources = sources.searched(overrides)
+    return sources.compose(texts, for_here=for_here)
 
 
-class Composer:
-    """Composes configurations; Hydra puts the same files (None: the shipped ones) together once.
-    `saved` as for `gnntrain.config.read`."""
+@dataclass(frozen=True)
+class Sources:
+    """The YAML files that configurations are composed of, which Hydra puts together once."""
 
-    def __init__(self, sources: Sources | None = None, *, saved: bool = False) -> None:
-        self._saved = saved
-        self.sources = sources or Sources()
-        self.groups = self.sources.groups
-        self._nodes: dict[tuple[str, ...], DictConfig] = {}
+    config_dirs: Sequence[Path] = ()  # the user's own folders, laid out as `conf/`
+    config_path: Path | None = None  # a folder in place of `conf/`
+    config_name: str = "config"  # the file to begin with
+    is_saved: bool = False  # as for `gnntrain.config.from_dict`
+
+    @property
+    def folders(self) -> list[Path]:
+        """All folders; the first one has the file to begin with, if any has."""
+        main = conf_dir() if self.config_path is None else self.config_path
+        file = f"{self.config_name.removesuffix('.yaml')}.yaml"
+        return sorted([main, *self.config_dirs], key=lambda folder: not is_file(folder / file))
+
+    @cached_property
+    def groups(self) -> syntax.Groups:
+        """The options of every group."""
+        return config_groups(self.config_dirs, self.config_path)
+
+    @cached_property
+    def _nodes(self) -> dict[tuple[str, ...], DictConfig]:
+        """What Hydra has made of choices."""
+        return {}
+
+    def searched(self, typed: Sequence[str]) -> tuple[list[str], Sources]:
+        """The overrides without folders in `hydra.searchpath`, and the sources with them: the
+        options in these folders have to be known here."""
+        texts, folders = list(typed), list(self.config_dirs)
+        for text in typed:
+            parsed = syntax.parse_override(text) if "hydra.searchpath" in text else None
+            value: Any = parsed and parsed[0].value()
+            paths = [str(path).removeprefix("file://") for path in value or ()]
+            if isinstance(value, list) and not any("://" in path for path in paths):
+                texts.remove(text)
+                folders += map(expanded, paths)
+        return texts, replace(self, config_dirs=folders)
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with the places of the user's own YAML files."""
+        for folder in self.folders:
+            if not is_folder(folder):
+                flag = "--config-path" if folder == self.config_path else "--config-dir"
+                yield Problem(flag, str(folder), "a folder that exists")
+        own = (f for one in self.config_dirs for g in GROUPS for f in one.glob(f"{g}/*.yaml"))
+        for file in own:
+            try:
+                read_yaml(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                yield Problem("--config-dir", str(file), f"a YAML file: {error}")
+            if (conf_dir() / file.parent.name / file.name).is_file():
+                expects = f"a name of its own: {file.parent.name}={file.stem} is shipped already"
+                yield Problem("--config-dir", str(file), expects, f"rename {file.name}")
 
     def compose(self, overrides: Sequence[str], *, for_here: bool = True) -> Composed:
         """As `compose_config`."""
-        problems, groups = [*self.sources.problems()], self.groups
+        problems, groups = [*self.problems()], self.groups
         are_files_sound = not problems
-        texts, places = with_file(overrides, groups, problems)
-        parsed = [o for o in parse_overrides(texts, groups, problems) if not is_hydras(o)]
-        unsure = {problem.key for problem in problems if problem.key in groups}
-        sound = [o for o in parsed if o.key_or_group.split(".")[0] not in unsure]
-        choices = [o for o in sound if is_choice(o, groups)]
+        texts, places = syntax.with_file(overrides, groups, problems)
+        parsed = syntax.parse_overrides(texts, groups, problems)
+        ours = [one for one in parsed if not syntax.is_hydras(one)]
         if not are_files_sound:
             raise ConfigError(problems)
-        lines = (line for o in choices for line in hydra_lines(o, groups, forced=True))
+        # Of a group whose option is wrong no key is judged.
+        unsure = {problem.key for problem in problems if problem.key in groups}
+        sound = [one for one in ours if one.key_or_group.split(".")[0] not in unsure]
+        choices = [one for one in sound if syntax.is_choice(one, groups)]
+        lines = (line for one in choices for line in syntax.hydra_lines(one, groups))
         chosen = tuple(dict.fromkeys(lines))
-        if chosen not in self._nodes:
-            try:
-                self._nodes[chosen] = compose_files(list(chosen), self.sources)
-            except COMPOSE_ERRORS as error:
-                reason = " ".join(str(error).split())
-                hint = _EXPERIMENT if "'experiment/" in reason else None
-                expects = f"files that fit together: {reason}"
-                problems.append(Problem("", " ".join(chosen), expects, hint))
-                raise ConfigError(problems) from error
-            OmegaConf.set_struct(self._nodes[chosen], False)
-        node = copy.deepcopy(self._nodes[chosen])
+        try:
+            if chosen not in self._nodes:
+                self._nodes[chosen] = self.compose_files(chosen)
+                OmegaConf.set_struct(self._nodes[chosen], False)
+            node = copy.deepcopy(self._nodes[chosen])
+        except (*HYDRAS_ERRORS, yaml.YAMLError, ValueError, RecursionError) as error:
+            expects = f"files that fit together: {' '.join(str(error).split())}"
+            problems.append(Problem("", " ".join(chosen), expects))
+            raise ConfigError(problems) from error
         for override in sound:
             if override not in choices:
                 set_key(node, override, groups, problems)
         try:
-            return Composed(_judged(node, problems, saved=self._saved, for_here=for_here))
+            return Composed(judged(node, problems, saved=self.is_saved, for_here=for_here))
         except ConfigError as error:
             told = [replace(one, place=places.get(one.key)) for one in error.problems]
             raise ConfigError(told) from None
+
+    def compose_files(self, lines: Sequence[str]) -> DictConfig:
+        """What Hydra makes of overrides in its own form, also while its main runs.
+
+        Raises:
+            Exception: Whatever Hydra, OmegaConf or PyYAML raises.
+        """
+        store_schema()
+        first, *others = [folder.absolute() for folder in self.folders]
+        with _hydra:
+            running = GlobalHydra.instance().hydra
+            GlobalHydra.instance().clear()
+            try:
+                with initialize_config_dir(version_base="1.3", config_dir=str(first)):
+                    return compose(self.config_name, [*search_path(others), *lines])
+            finally:
+                GlobalHydra.instance().hydra = running
+
+
+def search_path(folders: Sequence[Path]) -> list[str]:
+    """The override by which Hydra looks for YAML files in these folders too; none where there are
+    none."""
+    paths = [f"file://{folder.absolute()}" for folder in folders]
+    return [f"hydra.searchpath={json.dumps(paths, ensure_ascii=False)}"] if paths else []
+
+
+@functools.cache
+def store_schema() -> None:
+    """Give Hydra the schema's keys with their defaults, which the YAML files inherit: `model/_gat`,
+    `dataset/_published`; `trainer/_keys` where all options of a group have the same ones."""
+    store, groups = ConfigStore.instance().store, config_groups()
+    own_keys = [name for name in DATASET_NAMES if name not in PUBLISHED]
+    for group, section in Config():
+        if group in Config.named:
+            for name in groups[group] if group != "dataset" else own_keys:
+                config = Config.model_validate({group: {"name": name}}, context={"saved": True})
+                store(f"_{name}", getattr(config, group).model_dump(mode="json"), group)
+        elif group != "logger":
+            store("_keys", section.model_dump(mode="json"), group)
+    published = BuiltinConfig(name="reddit")  # which has no defaults of its own
+    store("_published", {**published.model_dump(mode="json"), "name": "???"}, "dataset")
+    for name, options in (("wandb", WandBConfig()), ("mlflow", MLflowConfig())):
+        store(f"_{name}", {name: options.model_dump(mode="json")}, "logger")
 
 
 def recompose_config(
@@ -139,11 +227,12 @@ def recompose_config(
     problems: list[Problem] = []
     groups = config_groups()
     node = OmegaConf.create(begun.to_dict())
-    for override in parse_overrides(overrides, groups, problems):
+    for override in syntax.parse_overrides(overrides, groups, problems):
         group, value = override.key_or_group, override.value()
-        if is_hydras(override):
-            problems.append(Problem(*sides_of(override), "a key of the run, not of Hydra"))
-        elif not is_choice(override, groups):
+        if syntax.is_hydras(override):
+            expects = "a key of the run, not of Hydra"
+            problems.append(Problem(*syntax.sides_of(override), expects))
+        elif not syntax.is_choice(override, groups):
             set_key(node, override, groups, problems)
         elif group == "logger":
             names = value if isinstance(value, list) else [value] if value is not None else []
@@ -151,61 +240,58 @@ def recompose_config(
         elif value != (option := OmegaConf.select(node, f"{group}.name")):
             expects = f"{option}, with which the run was begun" if option else "keys alone here"
             problems.append(Problem(group, shown(value), expects, "train a new run with it"))
-    config = _judged(node, problems, saved=True, for_here=for_here)
+    config = judged(node, problems, saved=True, for_here=for_here)
     changed = changed_meaning(begun, config)
     if changed:
         raise ConfigError(changed)
     return config
 
 
-def _judged(node: DictConfig, problems: list[Problem], *, saved: bool, for_here: bool) -> Config:
-    gpus = gpus_here if for_here else None
-    return from_dict(resolved(node, problems), saved=saved, found=problems, gpus=gpus)
-
-
-def set_key(node: DictConfig, override: Override, groups: Groups, problems: list[Problem]) -> None:
+def set_key(
+    node: DictConfig, override: Override, groups: syntax.Groups, problems: list[Problem]
+) -> None:
     """Set, or with ~ remove, one key; add the problem if that cannot be done."""
     key, value = override.key_or_group, override.value()
     section, _, last = key.rpartition(".")
-    problem = None
     try:
-        if override.package is not None:
-            expects = "a group with @package, or a key without"
-            problem = Problem(override.get_key_element(), shown(value), expects)
-        elif override.is_delete():
+        if override.is_delete():
             parent = OmegaConf.select(node, section) if section else node
-            known = [*map(str, parent)] if isinstance(parent, DictConfig) else []
-            if last in known:
-                del parent[last]  # pop would look up what its value refers to
-            else:
-                problem = Problem("", f"~{key}", "no such key", did_you_mean(last, known))
-        elif last == "name" and section in ("dataset", "model") and value in groups[section]:
-            if value != OmegaConf.select(node, key):  # the keys chosen with this one do not fit
-                expects = f"left to the group: the keys of {section} depend on it"
-                problem = Problem(key, shown(value), expects, f"write {section}={value}")
+            del parent[last]  # pop would look up what its value refers to
+        elif (
+            (last == "name" and section in ("dataset", "model") and value in groups[section])
+            # Chosen with it, the keys fit.
+            and value != OmegaConf.select(node, key)
+        ):
+            expects = f"left to the group: the keys of {section} depend on it"
+            problems.append(Problem(key, shown(value), expects, f"write {section}={value}"))
         else:
             # Lists by edge type are one value: not merged with those that are there.
-            OmegaConf.update(node, key, value, merge=key not in LIST_KEYS, force_add=True)
+            is_merged = key not in syntax.LIST_KEYS
+            OmegaConf.update(node, key, value, merge=is_merged, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
-        # also where a key's value refers to what is not there
-        problem = Problem(key, shown(value), " ".join(str(error).split()))
-    if problem is not None:
-        problems.append(problem)
+        reason = UNKNOWN if override.is_delete() else " ".join(str(error).split())
+        problems.append(Problem("", str(override.input_line), reason))
 
 
-def resolved(node: DictConfig, problems: list[Problem]) -> dict[str, Any]:
-    """Plain data, interpolations resolved; a key whose value is missing or cannot be resolved is a
-    problem, and null."""
+def judged(
+    node: DictConfig, problems: list[Problem], *, saved: bool = False, for_here: bool = True
+) -> Config:
+    """The configuration of a node, interpolations resolved; `saved` and `problems` (found) as for
+    `from_dict`.
+
+    Raises:
+        ConfigError: With every mistake. A value that is missing or cannot be resolved is one.
+    """
     raw = cast(dict[str, Any], OmegaConf.to_container(node, resolve=False))
     number = str(raw).count("${")
     if number > _MOST_INTERPOLATIONS:  # each may double what the one before stands for
         expects = f"at most {_MOST_INTERPOLATIONS} interpolations in all"
         raise ConfigError([*problems, Problem("", f"{number} interpolations", expects)])
+    plain: Any = None
     failed: set[str] = set()
-    while True:
+    while plain is None:
         try:
             plain = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
-            return {str(key): value for key, value in cast(dict[Any, Any], plain).items()}
         except OmegaConfBaseException as error:
             key = error.full_key or ""
             value = shown(flattened(raw).get(key, ""))
@@ -215,9 +301,9 @@ def resolved(node: DictConfig, problems: list[Problem]) -> dict[str, Any]:
             failed.add(key)
             OmegaConf.update(node, key, None)
 
+    def gpus() -> dict[str, int]:
+        from gnntrain import devices  # imports torch; most configurations need no look
 
-def gpus_here() -> dict[str, int]:
-    """How many GPUs torch sees, by their type."""
-    from gnntrain import devices  # imports torch; most configurations need no look
+        return devices.gpus_here()
 
-    return devices.gpus_here()
+    return from_dict(plain, saved=saved, found=problems, gpus=gpus if for_here else None)

@@ -4,6 +4,7 @@ Hydra application. It calls `TrainTask` for each job."""
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -18,11 +19,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from gnntrain.app.composing import gpus_here, resolved
+from gnntrain.app.composing import HYDRAS_ERRORS, Sources, judged, search_path, store_schema
 from gnntrain.app.overrides import translate
-from gnntrain.app.sources import HYDRAS_ERRORS, Sources, search_path, store_schema
-from gnntrain.config import Problem, RunConfig, from_dict
-from gnntrain.config.problems import ConfigError
+from gnntrain.config import ConfigError, RunConfig
 from gnntrain.errors import GnntrainError, Interrupted, RunError, UserError
 from gnntrain.reporting.rundir import (
     RunPlace,
@@ -33,40 +32,30 @@ from gnntrain.reporting.rundir import (
     planned_sweep,
 )
 
-RUN_DIR_RESOLVER = "gnntrain.run_dir"
-_HYDRAS_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
-_HYDRAS_LINE = "Error executing job with overrides:"
+_RUN_DIR = "gnntrain.run_dir"
 
 
-class HydraRefused(UserError):
-    """Hydra refused the command line before anything ran. There may be more mistakes in it."""
-
-
-def run_hydra(
-    typed: Sequence[str], flags: Sequence[str], sources: Sources, *, forced: bool = False
-) -> int:
+def run_hydra(typed: Sequence[str], flags: Sequence[str], sources: Sources) -> int:
     """Run Hydra's main, which trains, sweeps, or shows what one of its flags asks for; the exit
-    code. `typed` as for `compose_config`, `forced` as for `translate`.
+    code. `typed` as for `compose_config`.
 
     Raises:
-        HydraRefused: The command line has mistakes; nothing ran.
         ConfigError: With mistakes of the command line, or all in the configuration of a run.
+        UserError: Hydra refused the command line; there may be more mistakes in it.
         Exception: Whatever the run raises, with an attribute `run_dir`.
     """
     problems = [*sources.problems()]
     if problems:
         raise ConfigError(problems)
     store_schema()
-    folders = sources.own_dirs  # Hydra's flag takes one
-    arguments = [*flags, *(f"--config-dir={folder}" for folder in folders[:1])]
-    arguments += translate(typed, sources.groups, forced=forced)
-    arguments += [search_path(folders[1:])] if folders[1:] else []
-    for name, place in ((RUN_DIR_RESOLVER, planned_run), ("gnntrain.sweep_dir", planned_sweep)):
+    first, *others = sources.folders
+    arguments = [*flags, *(f"--config-dir={folder}" for folder in others[:1])]  # it takes one
+    arguments += [*translate(typed, sources.groups), *search_path(others[1:])]
+    for name, place in ((_RUN_DIR, planned_run), ("gnntrain.sweep_dir", planned_sweep)):
         OmegaConf.register_new_resolver(name, place, replace=True, use_cache=True)
     task = TrainTask(tuple(typed), sources, tuple(sys.argv))
-    main = hydra.main(
-        version_base="1.3", config_path=str(sources.main), config_name=sources.config_name
-    )(task)
+    name, path = sources.config_name, str(first.absolute())
+    main = hydra.main(version_base="1.3", config_path=path, config_name=name)(task)
     # Hydra's main reads `sys.argv`; it raises what failed, instead of printing it.
     argv, stderr, full = sys.argv, sys.stderr, os.environ.get("HYDRA_FULL_ERROR", "")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = [argv[0], *arguments], "1"
@@ -90,20 +79,18 @@ def _as_ours(error: Exception) -> BaseException:
         if isinstance(cause, GnntrainError) or hasattr(cause, "run_dir"):  # of a run
             return cause
         cause = cause.__cause__ or cause.__context__
-    frames = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
-    has_begun = frames & {"run_job", "sweep"}
-    if has_begun and isinstance(error, OSError):
-        try:
-            with explained(Path(error.filename or ".")):
-                raise error
-        except GnntrainError as sentence:
-            return sentence
-    if has_begun and not isinstance(error, HYDRAS_ERRORS):
-        return error
+    if {f.f_code.co_name for f, _ in traceback.walk_tb(error.__traceback__)} & {"run_job", "sweep"}:
+        if isinstance(error, OSError):
+            try:
+                with explained(Path(error.filename or ".")):
+                    raise error
+            except GnntrainError as sentence:
+                return sentence
+        if not isinstance(error, HYDRAS_ERRORS):
+            return error
     texts = (" ".join(str(one or "").split()) for one in (error, error.__cause__))
     message = ": ".join(filter(None, texts)) or type(error).__name__
-    kind = UserError if "sweep" in frames else HydraRefused
-    return kind(message, "`gnntrain --hydra-help` tells of Hydra's flags and keys.")
+    return UserError(message, "`gnntrain --hydra-help` tells of Hydra's flags and keys.")
 
 
 @dataclass(frozen=True)
@@ -131,8 +118,7 @@ class TrainTask:
             # Relative paths start where the command was typed; hydra.job.chdir=true has left it.
             with contextlib.chdir(own.runtime.cwd):
                 OmegaConf.set_struct(cfg, False)
-                problems: list[Problem] = []
-                config = from_dict(resolved(cfg, problems), found=problems, gpus=gpus_here)
+                config = judged(cfg, [])
             overrides = typed or (self.typed if is_single else own.overrides.task)
             if not is_single:  # `run` names the folder of the sweep
                 sweep = Path(own.runtime.cwd, own.sweep.dir)
@@ -140,7 +126,7 @@ class TrainTask:
                     raise occupied(sweep)
                 config = config.model_copy(update={"run": RunConfig(dir=str(run_dir))})
             plain: Any = OmegaConf.to_container(own.run, resolve=False)
-            is_named = config.run != RunConfig() or RUN_DIR_RESOLVER not in plain["dir"]
+            is_named = config.run != RunConfig() or _RUN_DIR not in plain["dir"]
             besides = filter(None, [own.output_subdir, f"{own.job.name}.log"])
             place = RunPlace(run_dir, not is_named, tuple(besides))
             if config.distributed.num_processes > 1:
@@ -150,8 +136,6 @@ class TrainTask:
             from gnntrain.run import train
 
             summary = train(config, overrides=[str(text) for text in overrides], place=place)
-            if place.is_made_up:  # a job that was started again goes on where its run lies
-                _remove_unused(run_dir)
             if summary["status"] == "interrupted":
                 raise Interrupted()
             if summary["status"] == "failed":
@@ -161,10 +145,11 @@ class TrainTask:
         except BaseException as error:
             if not hasattr(error, "run_dir"):  # where the command says it is
                 error.run_dir = run_dir  # type: ignore[attr-defined]
-            _remove_unused(run_dir)
-            if is_single:
-                sys.stderr = _Stderr(sys.stderr)
+            if is_single:  # the command line says more than Hydra's line about a job that failed
+                sys.stderr = io.StringIO()
             raise
+        finally:  # also of a job that was started again, and goes on where its run lies
+            _remove_unused(run_dir)
 
 
 def _remove_unused(folder: Path) -> None:
@@ -173,27 +158,10 @@ def _remove_unused(folder: Path) -> None:
     own = HydraConfig.get()
     here, inner = Path(own.runtime.cwd), folder / (own.output_subdir or "")
     if own.output_subdir and {path.name for path in folder.glob("*")} == {own.output_subdir}:
-        for name in _HYDRAS_FILES:
+        for name in ("config.yaml", "hydra.yaml", "overrides.yaml"):
             (inner / name).unlink(missing_ok=True)
-    for path in dict.fromkeys((inner, folder, *folder.parents)):
-        if path not in (inner, folder) and here not in path.parents:
-            return
-        try:
-            path.rmdir()
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return
-
-
-class _Stderr:
-    """Standard error without Hydra's line about a job that failed: the command line says more."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return 0 if text.startswith(_HYDRAS_LINE) else int(self._stream.write(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    around = [path for path in folder.parents if here in path.parents]
+    with contextlib.suppress(OSError):  # until one is not empty
+        for path in dict.fromkeys((inner, folder, *around)):
+            if path.exists():
+                path.rmdir()

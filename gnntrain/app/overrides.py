@@ -19,7 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.errors import HydraException
 
-from gnntrain.config import Config, FilesConfig, PluginConfig
+from gnntrain.config import Config, FilesConfig, PluginConfig, RunConfig
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.section import UNKNOWN, section_class
 from gnntrain.config.types import flattened
@@ -27,9 +27,9 @@ from gnntrain.config.yaml_files import bracket_depth, key_lines, read_yaml
 from gnntrain.groups import GROUPS
 from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
-_logger = logging.getLogger("gnntrain")
 _DEEPEST = 20
-_NO_SPACES = "without spaces around the ="
+# A configuration may be composed several times.
+_say_once = functools.cache(logging.getLogger("gnntrain").warning)
 TEXT_KEYS = ("task.positive_class",)  # +5 and 1E1 are texts, as in the files
 LIST_KEYS = ("logger", "sampler.fan_outs", "evaluation.fan_outs")
 
@@ -45,30 +45,28 @@ def parse_overrides(
     for text in overrides:
         parsed = parse_override(text)
         key, equals, value = text.partition("=")
-        if parsed is not None:
-            key, value = sides_of(parsed[0])
-            if parsed[0].is_sweep_override() and not sweep:
-                is_list = key in LIST_KEYS and "," in value
-                hint = f"write {key}=[{value}]; " if is_list else ""
-                problems.append(Problem(key, value, "one value", f"{hint}for a sweep add -m"))
-            elif not key:
-                problems.append(Problem("", text, "key=value", _NO_SPACES))
-            elif sweep or (problem := choice_problem(parsed[0], groups)) is None:
-                yield parsed[0]
-            else:
-                problems.append(problem)
-        elif not equals:
-            homes = [group for group, options in groups.items() if text in options]
-            hint = f"did you mean {homes[0]}={text}?" if homes else _NO_SPACES
-            problems.append(Problem("", text, "key=value", hint))
-        elif "," in value and "=" in value:
-            hint = "give each key=value as an argument of its own"
-            problems.append(Problem(key, value, "one value", hint))
-        else:
+        if parsed is None and equals:
             expects = f"a key such as trainer.lr and a value, nested at most {_DEEPEST} deep"
-            quoted = "'" + key + "=" + json.dumps(shown(value), ensure_ascii=False) + "'"
+            quoted = f"'{key}={json.dumps(shown(value), ensure_ascii=False)}'"
             hint = f"close each bracket, or quote a text: {quoted}"
             problems.append(Problem(key, shown(value), expects, hint))
+            continue
+        one = None if parsed is None else parsed[0]
+        if (
+            one is None
+            or not one.key_or_group
+            or (one.package and not is_hydras(one) and one.key_or_group not in groups)
+        ):
+            homes = [group for group, options in groups.items() if text in options]
+            hint = f"did you mean {homes[0]}={text}?" if homes else "without spaces around the ="
+            problems.append(Problem("", text, "key=value", hint))
+        elif one.is_sweep_override() and not sweep:
+            hint = "a list is written [a,b]; for a sweep add -m"
+            problems.append(Problem(*sides_of(one), "one value", hint))
+        elif sweep or (problem := choice_problem(one, groups)) is None:
+            yield one
+        else:
+            problems.append(problem)
 
 
 @functools.lru_cache(4096)
@@ -119,14 +117,12 @@ def choice_problem(override: Override, groups: Groups) -> Problem | None:
     group, value = override.key_or_group, override.value()
     options, several = groups[group], group in LIST_KEYS
     chosen = value if several and isinstance(value, list) else [value]
-    wrong = [name for name in chosen if str(name) not in options or isinstance(name, bool | None)]
+    wrong = [str(name) for name in chosen if str(name) not in options]
     if not wrong or _is_packaged(override) or (group, value) == ("experiment", None):
         return None
-    hint = did_you_mean(str(wrong[0]), options)
+    hint = did_you_mean(wrong[0], options)
     if group == "model" and wrong[0] in plugin_names(MODELS):
         hint = f"write model=plugin model.name={wrong[0]}"
-    elif hint is None and len(options) == 1:
-        hint = f"to set a key write {group}.KEY=VALUE"
     expects = ("a list of some of " if several else "one of ") + ", ".join(options)
     return Problem(group, shown(value), expects, hint)
 
@@ -168,8 +164,10 @@ def with_file(
         return texts, {}
     parsed = [one[0] for text in texts if (one := parse_override(text)) is not None]
     new = {o.key_or_group: not o.is_delete() and o.value() for o in parsed if is_choice(o, groups)}
+
+    # The options that the file chooses: in its list `defaults`, or by a group's name alone.
     raw = {str(key): section for key, section in raw.items()}
-    has_defaults, chosen = "defaults" in raw, dict[str, object]()
+    is_whole, chosen = "defaults" not in raw, dict[str, object]()
     entries = raw.pop("defaults", [])
     for entry in entries if isinstance(entries, list) else [entries]:
         for key, option in entry.items() if isinstance(entry, dict) else [(entry, None)]:
@@ -181,13 +179,14 @@ def with_file(
                 problems.append(Problem("defaults", shown(entry), expects))
     direct = [key for key in raw if key in groups and isinstance(raw[key], str | list)]
     chosen |= {key: raw.pop(key) for key in direct}
-    is_whole = not (chosen or has_defaults)
+    is_whole = is_whole and not direct
     if is_whole and "experiment" in new:
         expects = "no experiment beside a whole configuration"
         problems.append(Problem("", name, expects, "leave one of them out"))
-    if is_whole and _option("run", raw.get("run"), groups)[1]:
+    if is_whole and RunConfig.model_fields.keys() <= {*(raw.get("run") or ())}:
         # Where a run went is no part of what it was, nor which sweep it was in.
         raw = {key: raw[key] for key in raw if key not in ("run", "sweep")}
+
     values: list[str] = []
     for group, section in raw.items():
         if group not in groups:  # Hydra's own section would name code to call
@@ -198,10 +197,20 @@ def with_file(
         if not isinstance(section, dict):
             values.append(f"++{group}={written(section)}")
             continue
-        (option, is_complete), typed_option = _option(group, section, groups), new.get(group)
-        kept = section
+        # The option that the section is of (None: it does not say), and what of it is kept.
+        option, kind, kept = section.get("name"), section_class(Config, group, section), section
+        is_complete = kind is not None and kind.model_fields.keys() <= section.keys()
+        if group == "logger":
+            option = [key for key in section if key in groups[group]] if is_whole else None
+        elif kind is FilesConfig:
+            option = "files"
+        elif kind is PluginConfig and option in plugin_names(MODELS):
+            option = "plugin"
+        elif option not in (*groups[group], *(plugin_names(DATASETS) * (group == "dataset"))):
+            option = None
+        typed_option = new.get(group)
         if group not in new:
-            if option is not None and (is_whole or group != "logger"):
+            if option is not None:
                 chosen.setdefault(group, option)
         elif group == "logger":
             names = typed_option if isinstance(typed_option, list) else [typed_option]
@@ -211,12 +220,8 @@ def with_file(
         if kept != section and isinstance(typed_option, str | list):
             there = shown({key: section[key] for key in section if key not in kept})
             place = f"{group}={shown(typed_option)} takes the place of {group}={there}"
-            _say_once(f"{name}: {place}")
-        for key, value in kept.items():
-            if re.fullmatch(r"[\w-]+", str(key)):
-                values.append(f"++{group}.{key}={written(value)}")
-            else:
-                problems.append(Problem(f"{group}.{key}", shown(value), UNKNOWN))
+            _say_once("%s: %s", name, place)
+        values += [f"++{group}.{key}={written(value)}" for key, value in kept.items()]
     choices = [f"{group}={written(option)}" for group, option in chosen.items() if group not in new]
     last = {override.key_or_group for override in parsed}
     lines = key_lines(content).items()
@@ -224,55 +229,27 @@ def with_file(
     return [*choices, *values, *texts], places
 
 
-def _option(group: str, section: object, groups: Groups) -> tuple[object, bool]:
-    """The option that a section of a file is of, by its name (None where it does not say); and
-    whether it has every key, as in a file that a run has written."""
-    if not isinstance(section, dict):
-        return None, False
-    name, kind = section.get("name"), section_class(Config, group, section)
-    is_complete = kind is not None and kind.model_fields.keys() <= section.keys()
-    if group == "logger":
-        return [key for key in section if key in groups[group]], is_complete
-    if kind is FilesConfig:
-        return "files", is_complete
-    if kind is PluginConfig and name in plugin_names(MODELS):
-        return "plugin", is_complete
-    packaged = plugin_names(DATASETS) if group == "dataset" else ()
-    return (name if name in groups[group] or name in packaged else None), is_complete
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    """A configuration may be composed several times."""
-    _logger.warning("%s", text)
-
-
-def hydra_lines(override: Override, groups: Groups, *, forced: bool) -> list[str]:
-    """An override for Hydra; `forced` also sets keys that stand in no YAML file, as those
-    of a plug-in model."""
+def hydra_lines(override: Override, groups: Groups) -> list[str]:
+    """An override for Hydra, as it was typed where that will do: its records hold it."""
     key, value = override.key_or_group, override.value()
     _, form = parse_override(str(override.input_line)) or (override, "")
     if is_choice(override, groups):
         if _is_packaged(override) and value not in groups[key]:
             return ["dataset=_published", f"++dataset.name={written(value)}"]
-        if forced and override.is_delete() and key in LIST_KEYS:
+        if override.is_delete() and key in LIST_KEYS:
             return []  # Hydra removes no list of options
         if key == "experiment" and value is None:
             return ["experiment=none"]  # Hydra cannot leave an option out
-        return [form.lstrip("+")] if forced and key in GROUPS else [form]
+        return [form.lstrip("+")] if key in GROUPS else [form]
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     if key in LIST_KEYS and any(isinstance(one, dict) for one in values):
         return [f"{key}=null", form]
-    if is_hydras(override) or not forced:
-        return [form]
-    # Of a key that is null, Hydra says that it does not exist.
-    return [f"++{key}=0", form] if override.is_delete() else [f"++{form.lstrip('+')}"]
+    # A model of another package has keys that no YAML file has.
+    return ["++" + form.lstrip("+")] if key.startswith("model.options.") else [form]
 
 
-def translate(typed: Sequence[str], groups: Groups, *, forced: bool = False) -> list[str]:
+def translate(typed: Sequence[str], groups: Groups) -> list[str]:
     """From what gnntrain accepts on its command line to what Hydra accepts; see `hydra_lines`.
-
-    Most overrides go to Hydra as they were typed, so that its records hold what the user wrote.
 
     Raises:
         ConfigError: With mistakes in form or in the file; there may be more, also of keys.
@@ -284,7 +261,7 @@ def translate(typed: Sequence[str], groups: Groups, *, forced: bool = False) -> 
         # Of `dataset: ../../mine` in a file Hydra would read that file.
         if not override.is_sweep_override() and (problem := choice_problem(override, groups)):
             problems.append(problem)
-        lines += hydra_lines(override, groups, forced=forced)
+        lines += hydra_lines(override, groups)
     if problems:
         raise ConfigError(problems)
     return list(dict.fromkeys(lines))

@@ -108,30 +108,22 @@ def candidates(line: str) -> dict[str, str]:
     except ValueError:  # an open quotation mark
         words = line.replace("'", "").replace('"', "").split()
     *before, current = [*words, ""][1:] if line[-1:].isspace() else words[1:] or [""]
-    has_command = bool(before) and before[0] in COMMANDS
-    command = COMMANDS[before[0] if has_command else "train"]
+    command = COMMANDS[before[0] if before and before[0] in COMMANDS else "train"]
     options = {flags[0]: settings for flags, settings in command.options}
     groups, found = config_groups(), dict[str, str]()
-    last = options.get(before[-1] if before else "")
-    if last is not None and last.get("action") != "store_true":  # its value
+    last = options.get(before[-1] if before else "", {})
+    has_word = any("=" not in word and not word.startswith("-") for word in before[1:])
+    if "metavar" in last:  # its value
         found = dict.fromkeys(last.get("choices", ()), "")
     elif current.startswith("-"):
         found = {flag: str(settings["help"]) for flag, settings in options.items()}
-    elif (
-        command.most
-        and "=" not in current
-        and not any("=" not in word and not word.startswith("-") for word in before[1:])
-    ):
+    elif command.most and "=" not in current and not has_word:
         # What may stand where the usage says `RUN`, `EXPERIMENT` or `one|two`.
         first = command.usage.split()[0].strip("[]")
-        if first == "RUN":
-            runs = sorted(file.parent.name for file in Path("runs").glob("*/config.yaml"))
-            found = dict.fromkeys(["latest"] * bool(runs) + runs, "")
-        elif first == "EXPERIMENT":
-            found = dict.fromkeys((one for one in groups["experiment"] if one != "none"), "")
-        elif "|" in first:
-            found = dict.fromkeys(first.split("|"), "")
-    elif command.takes_keys:
+        runs = sorted(file.parent.name for file in Path("runs").glob("*/config.yaml"))
+        known = {"RUN": ["latest"] * bool(runs) + runs, "EXPERIMENT": groups["experiment"]}
+        found = dict.fromkeys(known.get(first, first.split("|") * ("|" in first)), "")
+    elif "group.key=value" in command.usage:
         flag = "--config-dir"
         given = " ".join(before).replace(f"{flag} ", f"{flag}=").split()
         folders = [word.partition("=")[2] for word in given if word.startswith(f"{flag}=")]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnntrain.commands.parsing import command, option, say, switch
+from gnntrain.commands.parsing import command, composed, option, say
 from gnntrain.errors import RunError, UserError
 from gnntrain.groups import conf_dir, config_groups
 from gnntrain.paths import expanded, is_folder
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _METHODS: tuple[Method, ...] = ("streaming", "metis", "random")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 _KINDS = ("datasets", "stores", "models", "runs")
-_BRIEF = 5
 
 
 @command("[group=option] [group.key=value] ...")
@@ -37,21 +36,17 @@ def prepare(arguments: Namespace) -> int:
       gnntrain prepare
       gnntrain prepare dataset.num_nodes=100000
     """
-    from gnntrain.app import compose_config
-
-    config = compose_config(arguments.overrides, arguments.config_dirs).config
+    config = composed(arguments).config
     from gnntrain.data.summary import from_plain
     from gnntrain.run import prepare
 
     result = prepare(config)
     read = from_plain(result.pop("data"))
-    width = max(map(len, result))
-    lines = [*result.items(), *(read.lines() if read is not None else ())]
-    for key, value in lines:
+    for key, value in [*result.items(), *(read.lines() if read is not None else ())]:
         text = "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
         if isinstance(value, Mapping):
             text = ", ".join(f"{name} {number}" for name, number in value.items())
-        say(f"{key:{width}}  {text}")
+        say(f"{key:{max(map(len, result))}}  {text}")
     return 0
 
 
@@ -64,24 +59,20 @@ def prepare(arguments: Namespace) -> int:
 def partition(arguments: Namespace) -> int:
     """cut a graph into parts, for distributed.graph=partitioned
 
-    Takes the data set's keys that training takes. Nodes are numbered anew, so that each part is a
-    contiguous range; it has the features, the labels and the in-edges of its nodes. No part has
-    more than about 1.1 times the mean number of nodes, of edges, and of training nodes. The method
-    streaming needs some bytes of memory a node. metis may cut fewer edges; it needs the package
-    pymetis, and the graph several times over in memory. random cuts the most. A machine needs its
-    own parts (DIR/part0, ...) and the files beside them.
+    Takes the data set's keys that training takes. A part has the features, the labels and the
+    in-edges of its nodes. streaming needs some bytes of memory a node. metis may cut fewer edges;
+    it needs the package pymetis, and the graph several times over in memory. random cuts the most.
+    A machine needs its own parts (DIR/part0, ...) and the files beside them.
 
     examples:
       gnntrain partition --parts 2 --out parts
       gnntrain partition dataset.num_nodes=5000 --parts 4 --out parts4 --method random
     """
-    from gnntrain.app import compose_config
-
-    config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
-    from gnntrain.reporting.tables import print_sections
+    config = composed(arguments, for_here=False).config
+    from gnntrain.reporting import tables
 
     method, out = arguments.method or _METHODS[0], expanded(arguments.out)
-    print_sections(_partition(config.dataset, arguments.parts, out, method))
+    tables.print_sections(_partition(config.dataset, arguments.parts, out, method))
     return 0
 
 
@@ -90,8 +81,8 @@ def _partition(
 ) -> Iterator[Section]:
     """Cut the graph; each section comes as soon as it is known."""
     from gnntrain.data.partitioning.build import partition, refuse_mistakes
+    from gnntrain.reporting import text
     from gnntrain.reporting.tables import Section, pairs, rows
-    from gnntrain.reporting.text import format_bytes, format_seconds, shown_path
     from gnntrain.run_store import prepare_store
 
     began = time.perf_counter()
@@ -104,32 +95,29 @@ def _partition(
     cut, each = parts.meta.cut_edges, parts.meta.parts
     header = ("part", "nodes", "edges", "training nodes", "size")
     sizes = [(part.num_nodes, part.num_edges, part.num_train) for part in each]
-    balance = ", ".join(
-        f"{name} {max(column) * num_parts / sum(column):.2f}"
-        for name, column in zip(header[1:4], zip(*sizes, strict=True), strict=True)
-        if any(column)
-    )
+    columns = zip(header[1:4], zip(*sizes, strict=True), strict=True)
+    balance = [f"{name} {max(c) * num_parts / sum(c):.2f}" for name, c in columns if any(c)]
+    share = f"{cut / max(parts.num_edges, 1):.1%}"
     result = [
-        ("cut", f"{cut:,} edges between parts ({cut / max(parts.num_edges, 1):.1%})"),
-        ("balance", f"{balance} (largest part over the mean)"),
+        ("cut", f"{cut:,} edges between parts ({share})"),
+        ("balance", f"{', '.join(balance)} (largest part over the mean)"),
     ]
     yield Section("result", [pairs(result)])
     cells = [
-        (str(number), *(f"{size:,}" for size in sizes[number]), format_bytes(part.num_bytes))
+        (str(number), *(f"{size:,}" for size in sizes[number]), text.format_bytes(part.num_bytes))
         for number, part in enumerate(each)
     ]
     yield Section("parts", [rows(header, cells)])
-    seconds = format_seconds(time.perf_counter() - began)
-    yield Section(f"written to {shown_path(parts.path)} in {seconds}", [])
+    seconds = text.format_seconds(time.perf_counter() - began)
+    yield Section(f"written to {text.shown_path(parts.path)} in {seconds}", [])
 
 
 @command("[datasets|stores|models|runs] [FOLDER]", most=2)
 def ls(arguments: Namespace) -> int:
     """list data sets, prepared stores, models, runs
 
-    Data sets with their sizes and prepared stores, models with their parameters, runs with status,
-    metric, best epoch and time. Without a word: all of them, briefly. FOLDER is where runs or
-    stores lie, if not at their usual places.
+    Without a word all of them, briefly. FOLDER is where runs or stores lie, if not at their usual
+    places.
 
     examples:
       gnntrain ls
@@ -145,9 +133,10 @@ def ls(arguments: Namespace) -> int:
         raise UserError(f"{kind!r} cannot be listed", hint)
     if folder is not None and kind == "models":
         raise UserError("models lie in no folder", "As in `gnntrain ls runs FOLDER`.")
+    from gnntrain.inventory import sections
     from gnntrain.reporting.tables import print_sections
 
-    print_sections(_listed(kind, None if folder is None else _existing(folder)))
+    print_sections(sections(kind, None if folder is None else _existing(folder)))
     return 0
 
 
@@ -155,43 +144,6 @@ def _existing(folder: str) -> Path:
     if not is_folder(expanded(folder)):
         raise UserError(f"there is no folder {folder}", "Give one that is there.")
     return expanded(folder)
-
-
-def _listed(kind: str | None, folder: Path | None) -> Iterator[Section]:
-    """The sections of one kind; without a kind all of them, briefly."""
-    from gnntrain.config import DatasetConfig
-    from gnntrain.data.stores import find_stores, stores_folder
-    from gnntrain.inventory import datasets, models, runs, stores
-    from gnntrain.reporting.rundir import RUNS
-    from gnntrain.reporting.tables import Section, rows
-    from gnntrain.reporting.text import shown_path
-
-    def brief(what: str, place: Path, cells: list[list[str]], notes: list[str]) -> Section:
-        kept, (header, left) = cells[: _BRIEF if kind is None else None], columns[what]
-        content = [rows(header, kept, left=left)] if kept else []
-        rest = len(cells) - len(kept)
-        more = [f"{rest} more: `gnntrain ls {what}`."] if rest else []
-        return Section(f"{what} in {shown_path(place)}", [*content, *notes, *more])
-
-    columns = {"stores": (stores.HEADER, 2), "runs": (runs.HEADER, 3)}
-
-    if kind in ("datasets", "stores", None):
-        place = folder or stores_folder(DatasetConfig())
-        found = find_stores(place)
-        if kind is None:
-            names = ", ".join(datasets.dataset_names())
-            yield Section("data sets", [names, "Their sizes: `gnntrain ls datasets`."])
-        elif kind == "datasets":
-            table = rows(datasets.HEADER, datasets.dataset_rows(found))
-            yield Section("data sets", [table, datasets.NOTE])
-        note = f"{stores.total(found)}; `gnntrain clean` removes stores."
-        yield brief("stores", place, stores.store_rows(found), [note if found else stores.NONE_YET])
-    if kind in ("models", None):
-        yield Section("models", [rows(models.HEADER, models.model_rows(), left=2), models.NOTE])
-    if kind in ("runs", None):
-        root = folder or RUNS
-        cells = runs.run_rows(root)
-        yield brief("runs", root, cells, runs.run_notes(cells))
 
 
 def _seconds(age: str) -> float:
@@ -206,18 +158,16 @@ def _seconds(age: str) -> float:
 @command(
     "[FOLDER] [--older-than AGE] [--all] [--yes]",
     option("--older-than", "AGE", "only stores not used for so long: 30d", type=_seconds),
-    switch("--all", "also stores of graphs given in Python, which cannot be built again"),
-    switch("--yes", "do not ask"),
+    option("--all", "", "also stores of graphs given in Python, which cannot be built again"),
+    option("--yes", "", "do not ask"),
     most=1,
 )
 def clean(arguments: Namespace) -> int:
     """remove graph stores that are not needed any more
 
-    Shows the stores in the user's cache folder, or in FOLDER, and asks whether to remove them.
-    Stores that a process uses are kept, and so is everything that is no store. What is removed can
-    be built again from the raw files, and a data set's code, if they are as they were: training,
-    `resume` and `predict` do so by themselves. Stores of graphs that were given in Python cannot:
-    they are kept without --all. `gnntrain ls stores` shows sizes and when each was last used.
+    Shows the stores in the user's cache folder, or in FOLDER, and asks whether to remove them. Runs
+    build them again from the raw files where they need them. Stores that a process uses are kept,
+    without --all also those of graphs that were given in Python, which cannot be built again.
 
     examples:
       gnntrain clean
@@ -225,7 +175,7 @@ def clean(arguments: Namespace) -> int:
     """
     from gnntrain.config import DatasetConfig
     from gnntrain.data.stores import StoreInUse, find_stores, remove_store, stores_folder
-    from gnntrain.inventory.stores import HEADER, store_rows, total
+    from gnntrain.inventory import STORE_HEADER, store_rows, total
     from gnntrain.reporting.tables import Section, print_sections, rows
     from gnntrain.reporting.text import shown_path
 
@@ -243,7 +193,7 @@ def clean(arguments: Namespace) -> int:
         if not sys.stdin.isatty():
             what = "clean asks before it removes stores, and there is no terminal to ask on"
             raise UserError(what, "Add --yes; `gnntrain ls stores` shows the stores.")
-        table = rows(HEADER, store_rows(found), left=2)
+        table = rows(STORE_HEADER, store_rows(found), left=2)
         note = "A run builds its store again, where the raw files are still there."
         print_sections([Section(f"stores in {shown_path(folder)}", [table, note])])
         try:
@@ -290,14 +240,11 @@ def cp(arguments: Namespace) -> int:
         if word not in known:
             hint = meant_or(word, known, f"There are {', '.join(known)}.")
             raise UserError(f"there is no {what} {word!r}", hint)
-    stem = target.name.removesuffix(".yaml")
-    name = f"my_{stem}.yaml" if stem in groups[group] else f"{stem}.yaml"
-    is_in_folder = target.absolute().parent.name == group
-    fitting = target.with_name(name) if is_in_folder else target.parent / group / name
-    if target != fitting:
-        what = f"--config-dir looks for FOLDER/{group}/NAME.yaml, with a NAME not shipped already"
-        hint = f"Type `gnntrain cp {named} {shlex.quote(str(fitting))}`."
-        raise UserError(f"{target} would not be found: {what}", hint)
+    is_found = target.absolute().parent.name == group and target.suffix == ".yaml"
+    if not is_found or target.stem in groups[group]:
+        what = f"{target} would not be found: --config-dir looks for FOLDER/{group}/NAME.yaml"
+        hint = f"Type `gnntrain cp {named} my_conf/{group}/NAME.yaml`, with a NAME of your own."
+        raise UserError(what, hint)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:

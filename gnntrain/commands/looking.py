@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gnntrain.atomic_io import atomic_write
-from gnntrain.commands.parsing import command, option, say, switch
+from gnntrain.commands.parsing import command, composed, option, say
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
@@ -34,24 +34,21 @@ def _write_json(out: str, content: object) -> None:
 @command(
     "[group.key=value] ...",
     option("--json", "FILE", "write it as JSON (-: instead of the text)"),
-    switch("--gpu", "try the kernels for GPUs"),
+    option("--gpu", "", "try the kernels for GPUs"),
 )
 def doctor(arguments: Namespace) -> int:
     """check packages, hardware and disks, and say what `auto` chooses here
 
-    Looks at packages, processor, memory, GPUs, disks, and starts two ranks that add up numbers.
     Each line is ok, a note, or a problem with what to do about it; with a problem the exit code is
     1. Keys say what for: `gnntrain doctor trainer.gpus=4`. With --gpu it tries every kernel for
-    GPUs instead, beside the operators of torch that take its place where it fails.
+    GPUs instead.
 
     examples:
       gnntrain doctor
       gnntrain doctor --json -
       gnntrain doctor --gpu
     """
-    from gnntrain.app import compose_config
-
-    config = compose_config(arguments.overrides, arguments.config_dirs).config
+    config = composed(arguments).config
     from gnntrain.reporting.tables import Section, checks, print_sections, rows
     from gnntrain.reporting.text import counted
 
@@ -97,24 +94,20 @@ def plan(arguments: Namespace) -> int:
     """what a run will need, before it runs: memory, batches, time, disk
 
     Takes the keys that training takes, and does a dry run: a few training steps and one evaluation,
-    in processes of their own. No file is left but a small graph store where there was none. If the
-    run does not fit, a hint says what to change, and the exit code is 1. Times are those of a
-    machine as busy as it is now.
+    in processes of their own. If the run does not fit, a hint says what to change, and the exit
+    code is 1.
 
     examples:
       gnntrain plan dataset=synthetic_reddit 'sampler.fan_outs=[25,10]'
       gnntrain plan distributed.num_processes=2 trainer.gpus=0 --json plan.json
     """
-    from gnntrain.app import compose_config
-
-    config = compose_config(arguments.overrides, arguments.config_dirs, for_here=False).config
+    config = composed(arguments, for_here=False).config
     from gnntrain.planning.plan import plan
-    from gnntrain.planning.screen import plan_sections
     from gnntrain.reporting.tables import print_sections
 
     planned = plan(config)
     if arguments.json != "-":
-        print_sections(plan_sections(planned))
+        print_sections(planned.sections())
     if arguments.json is not None:
         _write_json(arguments.json, planned.to_dict())
     return 0 if planned.fits else 1

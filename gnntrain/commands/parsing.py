@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gnntrain.errors import UserError
 from gnntrain.groups import config_groups
 from gnntrain.paths import expanded, is_folder
+
+if TYPE_CHECKING:
+    from gnntrain.app import Composed
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 """The arguments of `ArgumentParser.add_argument`."""
@@ -29,13 +32,9 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def option(flags: str, metavar: str, meaning: str, **settings: Any) -> Option:
-    """An option with a value, `--cfg -c`; as for `ArgumentParser.add_argument`."""
-    return tuple(flags.split()), {"metavar": metavar, "help": meaning, **settings}
-
-
-def switch(flags: str, meaning: str) -> Option:
-    """An option without a value."""
-    return tuple(flags.split()), {"action": "store_true", "help": meaning}
+    """An option, `--cfg -c`; without a `metavar` it takes no value."""
+    kind = {"metavar": metavar} if metavar else {"action": "store_true"}
+    return tuple(flags.split()), {"help": meaning, **kind, **settings}
 
 
 def _folder(text: str) -> Path:
@@ -46,17 +45,19 @@ _TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"
 _DIRS = {"dest": "config_dirs", "action": "append", "type": expanded}
 _SHOWN = ("job", "hydra", "all")
 _CFG = option("--cfg -c", "job", "print the whole configuration and stop", choices=_SHOWN)
+_OWN = "your own YAML files too: DIR/model/mine.yaml"
+_CONFIGURED = [option("--config-dir -cd", "DIR", _OWN, **_DIRS), _CFG]
 _PASSED_ON = (
     option("--info -i", "TOPIC", "how Hydra composes", nargs="?", const="all", choices=_TOPICS),
     option("--package -p", "PACKAGE", "with --cfg: a part of it"),
-    switch("--resolve", "with --cfg: without interpolations"),
-    switch("--run -r", "one run (the default)"),
-    switch("--hydra-help", "Hydra's own keys and flags"),
-    switch("--shell-completion -sc", "Hydra's own completion"),
+    option("--resolve", "", "with --cfg: without interpolations"),
+    option("--run -r", "", "one run (the default)"),
+    option("--hydra-help", "", "Hydra's own keys and flags"),
+    option("--shell-completion -sc", "", "Hydra's own completion"),
     option("--experimental-rerun", "FILE", "run a pickled configuration of Hydra's again"),
 )
 _HYDRA = (
-    switch("--multirun -m", "sweep: key=a,b  key=range(1,4)  group=glob(*)  sweep=optuna"),
+    option("--multirun -m", "", "sweep: key=a,b  key=range(1,4)  group=glob(*)  sweep=optuna"),
     option("--config-name -cn", "NAME", "begin with your own composition"),
     option("--config-path -cp", "DIR", "compose from your own folder alone", type=_folder),
     *_PASSED_ON,
@@ -65,47 +66,20 @@ _HYDRA = (
 
 @dataclass(frozen=True)
 class Command:
-    """A command: `run`, whose docstring is its help; what follows it, its own options, and how many
-    words it takes that are no keys (`most` is 0 where it is about a configuration)."""
+    """A command."""
 
     run: Run
-    usage: str
-    own: Sequence[Option]
-    least: int
-    most: int
-
-    @property
-    def help(self) -> str:
-        """What it does in a line, more about it, and examples."""
-        return cleandoc(self.run.__doc__ or "")
+    usage: str  # what follows its name
+    help: str  # what it does in a line, more about it, and examples
+    examples: Sequence[str]  # command lines that run as they are
+    options: Sequence[Option]
+    least: int  # how many words it takes that are no keys
+    most: int  # 0: it is about a configuration
 
     @property
     def summary(self) -> str:
         """What it does, in a line."""
         return self.help.partition("\n")[0]
-
-    @property
-    def examples(self) -> list[str]:
-        """Command lines that run as they are."""
-        lines = (line.strip() for line in self.help.splitlines())
-        found = [line for line in lines if line.startswith("gnntrain ")]
-        return found or [f"gnntrain {self.run.__name__} {self.usage}"]  # by `python -OO`
-
-    @property
-    def takes_keys(self) -> bool:
-        """Whether it takes keys of the configuration."""
-        return "group.key=value" in self.usage
-
-    @property
-    def options(self) -> list[Option]:
-        """All the options that it takes."""
-        found = [*self.own]
-        if not self.most:
-            about = "your own YAML files too: DIR/model/mine.yaml"
-            found += [option("--config-dir -cd", "DIR", about, **_DIRS), _CFG]
-        found += _HYDRA if self.run.__name__ == "train" else ()
-        found.append(switch("--help -h", "print this; after a command, more about it"))
-        return [*found, switch("--version", "print the version")]
 
     def parser(self) -> _Parser:
         """Its parser, which raises what is wrong, with an example."""
@@ -132,10 +106,18 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(usage: str, *own: Option, least: int = 0, most: int = 0) -> Callable[[Run], Run]:
-    """Makes a function a command; see `Command`. `most` is `least` where it is not given."""
+    """Makes a function a command, whose docstring is its help; see `Command`. `most` is `least`
+    where it is not given."""
 
     def register(run: Run) -> Run:
-        COMMANDS[run.__name__] = Command(run, usage, own, least, most or least)
+        name, text = run.__name__, cleandoc(run.__doc__ or "")
+        lines = map(str.strip, text.splitlines())
+        examples = [line for line in lines if line.startswith("gnntrain ")]
+        options = [*own, *([] if most or least else _CONFIGURED), *(_HYDRA * (name == "train"))]
+        options.append(option("--help -h", "", "print this; after a command, more about it"))
+        options.append(option("--version", "", "print the version"))
+        examples = examples or [f"gnntrain {name} {usage}"]  # by `python -OO`
+        COMMANDS[name] = Command(run, usage, text, examples, options, least, most or least)
         return run
 
     return register
@@ -177,15 +159,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     keys: list[str] = []
     for word in [] if arguments.help else command.parser().parse_known_args(rest, arguments)[1]:
         if word.startswith("-"):
-            flag = word.partition("=")[0]
-            if any(flag in flags for flags, _ in COMMANDS["train"].options):
-                hint = "Leave it out, or use `gnntrain` without a command."
-                raise UserError(f"{flag} goes with training, not with {name}", hint)
-            error = _unknown(f"option {word}", flag, [flags[0] for flags, _ in command.options])
+            known = [flags[0] for flags, _ in command.options]
+            error = _unknown(f"option {word} of {name}", word.partition("=")[0], known)
             error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
             raise error
         # A sweep's folders hold `=` too.
-        may_be_key = command.takes_keys and not (command.most and is_folder(expanded(word)))
+        may_be_key = "group.key=value" in command.usage and not (
+            command.most and is_folder(expanded(word))
+        )
         if may_be_key and ("=" in word or word.startswith("~")):
             keys.append(word)
             continue
@@ -215,6 +196,14 @@ def _unknown(what: str, given: str, choices: Sequence[str]) -> UserError:
     near = difflib.get_close_matches(given, choices, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
     return UserError(f"unknown {what}", f"{hint}There are {', '.join(choices)}.")
+
+
+def composed(arguments: argparse.Namespace, *, for_here: bool = True) -> Composed:
+    """The configuration that the command line asks for; see `gnntrain.app.compose_config`."""
+    from gnntrain.app import compose_config
+
+    own = {"config_path": arguments.config_path, "config_name": arguments.config_name}
+    return compose_config(arguments.overrides, arguments.config_dirs, for_here=for_here, **own)
 
 
 def help_text(name: str | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnntrain.commands.parsing import command, option, say, switch
+from gnntrain.commands.parsing import command, option, say
 from gnntrain.errors import UserError
 from gnntrain.paths import expanded
 
@@ -52,18 +52,17 @@ def evaluate(arguments: Namespace) -> int:
     option(
         "--nodes", "NODES", "all (default), train, val, test, or a file of node ids", default="all"
     ),
-    switch("--spreadsheet-safe", "an apostrophe before texts of a csv that begin with = + - @"),
-    switch("--strict", "refuse another graph that is unlike the run's: no mere warning"),
+    option("--spreadsheet-safe", "", "an apostrophe before texts of a csv that begin with = + - @"),
+    option("--strict", "", "refuse another graph that is unlike the run's: no mere warning"),
     least=1,
 )
 def predict(arguments: Namespace) -> int:
     """what a run's best model predicts, node by node, in a file
 
-    RUN is a run directory, a name under runs/, or `latest`. The file's ending says its format: csv,
-    parquet, npz or npy; the nodes have the ids, classes and quantities the names that your files
-    gave them. It is computed over all neighbours, and written piece by piece: it need not fit in
-    memory. With dataset=... or dataset.key=..., for another graph with the same features, prepared
-    as the run's was unless keys say otherwise; of dataset=files, labels are not needed.
+    RUN is a run directory, a name under runs/, or `latest`. The file's ending says its format. It
+    is computed over all neighbours. With dataset=... or dataset.key=..., for another graph with the
+    same features, prepared as the run's was unless keys say otherwise; of dataset=files, labels are
+    not needed.
 
     examples:
       gnntrain predict latest --out predictions.csv
@@ -149,8 +148,7 @@ def export(arguments: Namespace) -> int:
     """a run's best model as a plain PyG model, with a model card
 
     RUN is a run directory, a name under runs/, or `latest`. The folder (RUN/export unless --out
-    says otherwise) holds the weights by PyG's names, a Python file that loads them with torch and
-    PyG alone, and a card: what the model takes and gives, its metrics, its configuration.
+    says otherwise) holds the weights and a Python file that loads them with torch and PyG alone.
 
     examples:
       gnntrain export latest
@@ -176,9 +174,8 @@ def report(arguments: Namespace) -> int:
     """one page about a run, or a comparison of several
 
     RUN is a run directory, a name under runs/, `latest`, or a folder of runs, such as a sweep's.
-    The page is one HTML file that needs no network: metrics by epoch, time by phase, scores by
-    class, embeddings, the configuration; of several runs their differences, and means over seeds.
-    It goes to RUN/report.html; of several arguments to report.html here.
+    The page is one HTML file that needs no network. It goes to RUN/report.html; of several
+    arguments to report.html here.
 
     examples:
       gnntrain report latest

@@ -10,14 +10,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 
-from gnntrain.commands.parsing import command
+from gnntrain.commands.parsing import command, composed
 from gnntrain.distributed.launchers import launched
 from gnntrain.errors import GnntrainError, UserError
 from gnntrain.paths import expanded, is_folder
 from gnntrain.startup import collection_paused
 
 _EXIT_CODES = {"interrupted": 130, "failed": 1}
-_MOST_RUNS = 20
 _FOREIGN = re.compile(r"[+~]*hydra/sweeper=(?!gnntrain$)")
 
 
@@ -31,13 +30,9 @@ def refuse_several(name: str, arguments: Namespace, *, is_sweep: bool) -> None:
     trains = name in ("train", "resume") and not arguments.hydra and not is_sweep
     if started is None or started.num_processes == 1 or trains:
         return
-    what = f"`gnntrain {name}`{' with --cfg or --info' * bool(arguments.hydra)}"
-    slurm = "; `gnntrain -m hydra/launcher=submitit_slurm …` trains a sweep's runs on a cluster"
-    error = UserError(
-        f"{'A sweep' if is_sweep else what} needs one process, and {started.launcher} has started "
-        f"{started.num_processes}.",
-        f"Start it alone{slurm * is_sweep}.",
-    )
+    what = "A sweep" if is_sweep else f"`gnntrain {name}`"
+    found = f"{started.launcher} has started {started.num_processes}"
+    error = UserError(f"{what} needs one process, and {found}.", "Start it alone.")
     error.is_told = not started.is_main  # type: ignore[attr-defined]
     raise error
 
@@ -47,21 +42,18 @@ def _in_meeting(arguments: Namespace, lead: Callable[[Namespace], int]) -> int:
     if (found := launched()) is None:
         return lead(arguments)
     if found.local_rank is None:  # one process a machine, which starts a rank for each GPU
-        from gnntrain.app import compose_config, recompose_config
+        from gnntrain.app import recompose_config
         from gnntrain.config import training_device
         from gnntrain.devices import gpus_here
         from gnntrain.distributed.processes import run_ranks
         from gnntrain.run import saved_config
 
-        overrides = arguments.overrides
         try:
             if arguments.command == "resume":
-                config = recompose_config(saved_config(arguments.words[0]), overrides)
+                saved = saved_config(arguments.words[0])
+                config = recompose_config(saved, arguments.overrides)
             else:
-                path, beginning = arguments.config_path, arguments.config_name
-                config = compose_config(
-                    overrides, arguments.config_dirs, config_path=path, config_name=beginning
-                ).config
+                config = composed(arguments).config
         except GnntrainError:
             if not found.is_main:  # such as for a file that is on another machine alone
                 raise
@@ -90,9 +82,7 @@ def train(arguments: Namespace) -> int:
     one, as a run directory's config.yaml or a sweep's best.yaml, or your own, with choices such as
     `dataset: cora` and the keys that change. With -m, values separated by commas, range(1,4) and
     glob(*) make a sweep of all combinations, and sweep=optuna a search that takes
-    interval(1e-4,1e-1) and tag(log,interval(1e-4,1e-1)) too; sweep.jobs=2 trains two trials at a
-    time. Each has its own folder under runs/multirun/<time>; one that fails does not stop the
-    others.
+    interval(1e-4,1e-1) too; each trial has its own folder under runs/multirun/<time>.
 
     examples:
       gnntrain
@@ -110,25 +100,23 @@ def train(arguments: Namespace) -> int:
 
 
 def _run_hydra(arguments: Namespace) -> int:
-    """Hydra's main trains. Where it refuses, all mistakes are told at once; if there are none, each
-    key is set by force."""
-    from gnntrain.app import Composer, Sources
-    from gnntrain.app.hydra_main import HydraRefused, run_hydra
-    from gnntrain.app.sources import with_search_path
+    """Hydra's main trains. Where it refuses, all mistakes are told at once."""
+    from gnntrain.app import Sources
+    from gnntrain.app.hydra_main import run_hydra
     from gnntrain.config import ConfigError
 
     sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
-    typed, sources = with_search_path(arguments.overrides, sources)
+    typed, sources = sources.searched(arguments.overrides)
     is_sweep = arguments.multirun
     flags = [*arguments.hydra, *["--multirun"] * is_sweep]
 
     def judge() -> None:
-        if not is_sweep:
-            Composer(sources).compose(typed)
-            return
-        from gnntrain.sweep.plan import check_sweep
+        if is_sweep:
+            from gnntrain.sweep.plan import check_sweep
 
-        check_sweep(typed, Composer(sources), is_ours=False)
+            check_sweep(typed, sources, is_ours=False)
+        else:
+            sources.compose(typed)
 
     of_sweep = [text for text in typed if text.startswith(("sweep=", "sweep."))]
     if of_sweep and not is_sweep:
@@ -140,23 +128,20 @@ def _run_hydra(arguments: Namespace) -> int:
         judge()  # a sweeper that is not ours may not
     try:
         return run_hydra(typed, flags, sources)
-    except (HydraRefused, ConfigError) as error:
-        judge()  # tells all, and the places in the user's file
-        if isinstance(error, ConfigError):
-            raise
-    return run_hydra(typed, flags, sources, forced=True)
+    except UserError as error:
+        if isinstance(error, ConfigError) or not hasattr(error, "run_dir"):  # not of a run
+            judge()  # tells all, and the places in the user's file
+        raise
 
 
 @command("RUN [group.key=value] ...", least=1)
 def resume(arguments: Namespace) -> int:
     """go on with a run from its last checkpoint, exactly
 
-    RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep by our
-    sweeper: trials that never began, were interrupted or failed are trained (only keys such as
-    sweep.trials may be changed). A run goes on in the same directory, or with run.name=NAME or
-    run.dir=DIR in a new one. Keys that say how long, how fast and where may be changed
-    (trainer.epochs, logger, distributed, ...), on another number of ranks with the same seeds a
-    step over all of them; those that would make another run of it are refused.
+    RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep, whose trials
+    that never began, were interrupted or failed are trained. A run goes on in the same directory,
+    or with run.name=NAME or run.dir=DIR in a new one. Keys that say how long, how fast and where
+    may be changed (trainer.epochs, logger, distributed, ...).
 
     examples:
       gnntrain resume latest
@@ -184,7 +169,7 @@ def _resume(arguments: Namespace) -> int:
 
         path = json.dumps(str(folder.path), ensure_ascii=False)
         hydras = [*begun.hydra, f"hydra.sweep.dir={path}", "hydra.sweeper.resume=true"]
-        return run_hydra([*begun.overrides, *hydras], ["--multirun"], begun.sources, forced=True)
+        return run_hydra([*begun.overrides, *hydras], ["--multirun"], begun.sources)
 
     from gnntrain.app import recompose_config
     from gnntrain.reporting.rundir import RUNS, is_run, run_directories
@@ -193,8 +178,7 @@ def _resume(arguments: Namespace) -> int:
     # A folder that is neither a run nor a sweep of ours, but has runs below it.
     place = next((one for one in (expanded(name), RUNS / name) if is_folder(one)), None)
     if place is not None and not is_run(place) and (runs := run_directories(place)):
-        lines = [f"gnntrain resume {shlex.quote(shown_path(run))}" for run in runs[:_MOST_RUNS]]
-        lines += [f"and {len(runs) - _MOST_RUNS} more"] * (len(runs) > _MOST_RUNS)
+        lines = [f"gnntrain resume {shlex.quote(shown_path(run))}" for run in runs]
         what = f"{name} is neither a run nor the folder of a sweep by gnntrain"
         raise UserError(what, "\n  ".join(["Go on with a run below it:", *lines]))
     from gnntrain.run import resume, saved_config

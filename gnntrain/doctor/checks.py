@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
@@ -18,15 +19,18 @@ from packaging.requirements import Requirement
 from gnntrain import limits
 from gnntrain.config import Config
 from gnntrain.config.problems import shown
+from gnntrain.errors import GnntrainError, RunError
 from gnntrain.limits import available_cores
 from gnntrain.paths import free_bytes, nearest_folder
 from gnntrain.reporting.environment import compiler, cpu_model, package_version, visible_gpus
 from gnntrain.reporting.rundir import RUNS
 from gnntrain.reporting.tables import Check
-from gnntrain.reporting.text import counted, format_bytes, shown_path
+from gnntrain.reporting.text import counted, format_bytes, format_seconds, shown_path
 
 if TYPE_CHECKING:
     import torch
+
+    from gnntrain.distributed.context import DistributedContext
 
 _SHOWN = ("torch", "torch-geometric", "numba", "numpy", "hydra-core", "ogb")
 # A broken installation of these shows when they are imported.
@@ -47,14 +51,8 @@ _OPTIONAL = {
 }
 _LITTLE_MEMORY = 2 * 2**30
 _LITTLE_DISK = 5 * 2**30
-_GRAPH = (
-    "edges and features in GPU memory where half of it has room, else cached, pinned, or in the "
-    "store: `gnntrain plan dataset=NAME` says where and why"
-)
-_GRAPH_OF_TORCH = (
-    "features in GPU memory where half of it has room, else cached there, or in the store: "
-    "`gnntrain plan dataset=NAME` says where and why"
-)
+_TIMEOUT = 60.0
+_NUM_FLOATS = 1 << 20
 
 Checks = tuple[str, list[Check]]
 """A section's title, and its checks."""
@@ -70,8 +68,6 @@ def check_machine(config: Config) -> Iterator[Checks]:
     yield "optional", [*optional_packages()]
     if any(check.judgement == "problem" for check in required):
         return
-    from gnntrain.doctor.ranks import check_two_ranks  # imports torch
-
     yield "processor", [*processor()]
     yield "memory", [*memory()]
     yield "GPUs", [*gpus(config)]
@@ -213,6 +209,44 @@ def _gpu(device: torch.device) -> Check:
     return Check("ok", title, f"{name}, {format_bytes(free)} free of {format_bytes(total)}")
 
 
+def check_two_ranks() -> Check:
+    """Start two ranks, on GPUs where there are two, and have them add up 4 MiB."""
+    import torch.distributed as dist
+
+    from gnntrain.devices import gpus_here
+    from gnntrain.distributed.launch import LaunchPlan, launch
+    from gnntrain.distributed.processes import start_server
+
+    device = next((kind for kind, number in gpus_here().items() if number > 1), "cpu")
+    backend = dist.get_default_backend_for_device(device)
+    name = f"two {'CPU' if device == 'cpu' else 'GPU'} ranks"
+    began = time.perf_counter()
+    if device == "cpu":
+        start_server("gnntrain.distributed.launch")  # a rank of a run imports more
+    try:
+        launch("gnntrain.doctor.checks:add_up", None, LaunchPlan(2, device, 1, _TIMEOUT))
+    except (GnntrainError, OSError, RuntimeError) as error:
+        text = f"{backend} all-reduce failed: {' '.join(str(error).split())}"
+        hint = "Several ranks cannot run here: look for a firewall on the loopback interface. One "
+        return Check("problem", name, text, hint + "rank needs no connection.")
+    seconds = format_seconds(time.perf_counter() - began)
+    return Check("ok", name, f"{backend} all-reduce of 4 MiB is right; {seconds} in all")
+
+
+def add_up(context: DistributedContext, _: object) -> None:
+    """One rank's part: add and compare.
+
+    Raises:
+        RunError: The sum is wrong.
+    """
+    import torch
+
+    ranks = context.world_size
+    total = context.sum(torch.full((_NUM_FLOATS,), context.rank + 1.0, device=context.device))
+    if not bool((total == ranks * (ranks + 1) / 2).all()):
+        raise RunError(f"The sum over {ranks} ranks is {float(total[0])}.")
+
+
 def may_write(path: Path) -> bool:
     """Whether a file can be made where a folder is, or would be made: tried."""
     try:
@@ -256,41 +290,32 @@ def chosen_by_auto(config: Config) -> Iterator[Check]:
     from gnntrain.distributed.launch import LaunchPlan
     from gnntrain.loading.build import num_loader_threads
 
-    plan = LaunchPlan.of(config)
-    kind = "GPU" if plan.use_gpus else "CPU"
-    may_use_triton = _may_use_triton(config, plan.device)
-    threads = num_loader_threads(config.sampler, plan.threads, overlaps=plan.use_gpus)
-    yield Check("ok", "ranks", counted(plan.world_size, f"{kind} rank"))
+    plan, sampler = LaunchPlan.of(config), config.sampler
+    device, asked = plan.device, config.compute.kernels
+    has_triton = device == "cuda" and find_spec("triton") is not None and asked != "torch"
+    threads = num_loader_threads(sampler, plan.threads, overlaps=plan.use_gpus)
+    kernels = "none: torch's operators"
+    if has_triton:
+        kernels = "Triton's that pass the self-check: `gnntrain doctor --gpu` shows it"
+    elif (device, asked) == ("cpu", "auto"):
+        kernels = "Numba's"
+    drawn = "full graph"
+    if sampler.name != "full":
+        by_auto = "triton, or numba where the edges have no room" if has_triton else "numba"
+        backend = by_auto if sampler.backend == "auto" else sampler.backend
+        drawn = f"neighbor {shown(sampler.fan_outs)} ({backend})"
+    ranks = counted(plan.world_size, "GPU rank" if plan.use_gpus else "CPU rank")
+    yield Check("ok", "ranks", ranks)
     yield Check("ok", "threads", f"{counted(plan.threads, 'compute thread')} a rank")
-    yield Check("ok", "kernels", _kernels(config, plan.device))
-    yield Check("ok", "sampler", _sampler(config, may_use_triton=may_use_triton))
+    yield Check("ok", "kernels", kernels)
+    yield Check("ok", "sampler", drawn)
     yield Check("ok", "loader", f"{counted(threads, 'background thread')} a rank")
-    if plan.use_gpus and config.sampler.name != "full":
-        yield Check("ok", "graph", _GRAPH if may_use_triton else _GRAPH_OF_TORCH)
+    if plan.use_gpus and sampler.name != "full":
+        parts = "edges and features in GPU memory" if has_triton else "features in GPU memory"
+        text = f"{parts} where half of it has room, else cached, in host memory or in the store: "
+        yield Check("ok", "graph", text + "`gnntrain plan dataset=NAME` says where and why")
     if config.evaluation.name == "layerwise":
         given = config.evaluation.memory_limit
         limit = limits.total_memory() // 4 if given is None else given * 2**30
         text = f"exact; a layer's activations stay in memory up to {format_bytes(limit)}"
         yield Check("ok", "evaluation", text)
-
-
-def _may_use_triton(config: Config, device: str) -> bool:
-    has_triton = device == "cuda" and find_spec("triton") is not None
-    return has_triton and config.compute.kernels != "torch"
-
-
-def _kernels(config: Config, device: str) -> str:
-    if _may_use_triton(config, device):
-        return "Triton's that pass the self-check: `gnntrain doctor --gpu` shows it"
-    is_cpu = device == "cpu" and config.compute.kernels == "auto"
-    return "Numba's" if is_cpu else "none: torch's operators"
-
-
-def _sampler(config: Config, *, may_use_triton: bool) -> str:
-    sampler = config.sampler
-    if sampler.name == "full":
-        return "full graph"
-    backend: str = sampler.backend
-    if backend == "auto":
-        backend = "triton, or numba where the edges have no room" if may_use_triton else "numba"
-    return f"neighbor {shown(sampler.fan_outs)} ({backend})"

@@ -45,11 +45,11 @@ _ENDLESS = {"epochs": 1 << 20, "eval_every": 1 << 20, "max_steps": None, "patien
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """The size of a rank's mini-batch; edges hop by hop, that of the seeds first."""
+    """The size of a rank's mini-batch."""
 
     num_seeds: int
     num_nodes: int
-    num_edges: Sequence[int]
+    num_edges: Sequence[int]  # hop by hop, that of the seeds first
     bytes_read: int  # of features
     row_gradient_bytes: int = 0  # of gradients of rows of embedding tables
 
@@ -76,9 +76,6 @@ class RankReport:
 
 REPORTS = TypeAdapter(list[RankReport])
 
-Job = tuple[Config, Path, Path, KernelChoice]
-"""What a rank is given: configuration, the graph's store, a folder for its files, kernels."""
-
 
 def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     """Train and evaluate as `config` says, on all its ranks; returns their reports, in rank order.
@@ -96,7 +93,7 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     remove = lambda _: shutil.rmtree(temporary.name, ignore_errors=True)  # noqa: E731
     with temporary as name, on_forced_exit(remove):  # a second Ctrl-C removes it, too
         folder = Path(name)
-        job: Job = (config, graph.path, folder, kernel_choice(config, plan.device))
+        job = (config, graph.path, folder, kernel_choice(config, plan.device))
         launch("gnntrain.planning.dry_run:run_rank", job, plan, folder, in_process=False)
         reports = REPORTS.validate_json((folder / _ANSWER).read_bytes())
     if plan.world_size == 1 and not plan.use_gpus:
@@ -107,8 +104,9 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[RankReport]:
     return reports
 
 
-def run_rank(context: DistributedContext, job: Job) -> None:
-    """The dry run of one rank; rank 0 writes the reports of all."""
+def run_rank(context: DistributedContext, job: tuple[Config, Path, Path, KernelChoice]) -> None:
+    """The dry run of one rank, of a graph's store and with a folder for its files; rank 0 writes
+    the reports of all."""
     config, store, folder, kernels = job
     select(kernels, context.device.type)
     graph = StoredGraph.open(store, check=False)

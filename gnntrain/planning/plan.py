@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
+from gnntrain.compute.products import product_note
+from gnntrain.compute.selection import CPU_KERNELS
 from gnntrain.config import (
     Config,
     ConfigError,
@@ -24,13 +27,20 @@ from gnntrain.devices import gpus_here, num_gpus
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.distributed.processes import refuse_unguarded_script, stopping_servers
 from gnntrain.errors import UserError
-from gnntrain.inventory.datasets import known_size
+from gnntrain.inventory import known_size
 from gnntrain.limits import available_memory, total_memory
 from gnntrain.paths import free_bytes
 from gnntrain.planning.dry_run import RankReport, dry_run
 from gnntrain.reporting.rundir import RUNS
-from gnntrain.reporting.tables import Check, Judgement
-from gnntrain.reporting.text import counted, format_bytes, shown_path
+from gnntrain.reporting.tables import Check, Judgement, Section, checks, pairs
+from gnntrain.reporting.text import (
+    counted,
+    counted_inputs,
+    counted_outputs,
+    format_bytes,
+    format_seconds,
+    shown_path,
+)
 from gnntrain.run import graph_sizes, refuse_untrainable
 from gnntrain.run_store import object_dataset, prepare_store, store_folder
 
@@ -42,7 +52,7 @@ _CHECKPOINTS = 3  # last, the one before, best
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will need; the properties are its figures."""
+    """What a run will need."""
 
     config: Config
     graph: StoredGraph
@@ -52,102 +62,102 @@ class Plan:
     ranks: Sequence[RankReport]  # what these measured
     began: float = field(default_factory=time.perf_counter)
 
-    @property
-    def measured_on(self) -> str:
-        """The rank that was measured in place of GPUs that are not here; else empty."""
-        asked, measured = self.asked, self.measured
-        kind, size = measured.use_gpus, measured.world_size
-        return (
-            ""
-            if (asked.use_gpus, asked.world_size) == (kind, size)
-            else counted(size, f"{'GPU' if kind else 'CPU'} rank")
-        )
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of an epoch."""
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """All figures as plain data for JSON."""
+        graph, ranks, first, trainer = self.graph, self.ranks, self.ranks[0], self.config.trainer
+        asked, measured, world_size = self.asked, self.measured, self.asked.world_size
+        is_here = (asked.use_gpus, world_size) == (measured.use_gpus, measured.world_size)
+        kind = "GPU rank" if measured.use_gpus else "CPU rank"
+        full, rest = divmod(len(graph.split("train")), trainer.batch_size * world_size)
+        num_steps = full + (rest > 0 and not trainer.drop_last)
         if self.config.sampler.name == "full":
-            return 1
-        global_batch = self.config.trainer.batch_size * self.asked.world_size
-        full, rest = divmod(len(self.graph.split("train")), global_batch)
-        return full + (rest > 0 and not self.config.trainer.drop_last)
-
-    @property
-    def num_steps_in_all(self) -> int:
-        """Steps of the run."""
-        steps, most = self.config.trainer.epochs * self.num_steps, self.config.trainer.max_steps
-        return steps if most is None else min(steps, most)
-
-    @property
-    def num_epochs(self) -> int:
-        """Epochs of the run; `trainer.max_steps` may break off the last one."""
-        return -(-self.num_steps_in_all // self.num_steps)
-
-    @property
-    def num_evaluations(self) -> int:
-        """Evaluations of the run: the last epoch has one."""
-        return -(-self.num_epochs // self.config.trainer.eval_every)
-
-    @property
-    def batch(self) -> dict[str, Any]:
-        """Means over a rank's first mini-batches; edges hop by hop, that of the seeds first."""
-        sizes = self.ranks[0].batches
-        means = {
-            name: fmean(getattr(size, name) for size in sizes)
-            for name in ("num_seeds", "num_nodes", "bytes_read", "row_gradient_bytes")
+            num_steps = 1
+        in_all = trainer.epochs * num_steps
+        if trainer.max_steps is not None:  # it may break off the last epoch
+            in_all = min(in_all, trainer.max_steps)
+        num_epochs = -(-in_all // num_steps)
+        num_evaluations = -(-num_epochs // trainer.eval_every)  # the last epoch has one
+        # Means over a rank's first mini-batches; edges hop by hop, that of the seeds first. A
+        # ring's all-reduce of the dense gradients; all ranks gather those of the tables' rows.
+        sizes, others = first.batches, world_size - 1
+        reduced = 2 * others / world_size * 4 * first.num_dense
+        batch = {
+            "num_drawn": len(sizes),
+            "num_seeds": fmean(size.num_seeds for size in sizes),
+            "num_nodes": fmean(size.num_nodes for size in sizes),
+            "bytes_read": fmean(size.bytes_read for size in sizes),
+            "num_edges": [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))],
+            "bytes_reduced": reduced + others * fmean(one.row_gradient_bytes for one in sizes),
         }
-        # A ring's all-reduce of the dense gradients; all ranks gather those of the tables' rows.
-        others = self.asked.world_size - 1
-        reduced = 2 * others / self.asked.world_size * 4 * self.ranks[0].num_dense
-        reduced += others * means.pop("row_gradient_bytes")
-        edges = [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))]
-        return {"num_drawn": len(sizes), **means, "num_edges": edges, "bytes_reduced": reduced}
-
-    @property
-    def times(self) -> dict[str, Any]:
-        """Seconds of a step, of an epoch's steps, of an evaluation and of the run, without its
-        start; the range holds the middle 80 % of the steps."""
-        steps = [seconds for rank in self.ranks for seconds in rank.steps]
-        cuts = quantiles(steps, n=10, method="inclusive")
-        step, evaluation = fmean(steps), self.ranks[0].evaluation
-        return {
-            "num_timed": len(steps) // len(self.ranks),
+        # In seconds: of a step (the range holds the middle 80 %), of an epoch's steps, of an
+        # evaluation and of the run, without its start.
+        steps = [seconds for rank in ranks for seconds in rank.steps]
+        step, cuts = fmean(steps), quantiles(steps, n=10, method="inclusive")
+        times = {
+            "num_timed": len(steps) // len(ranks),
             "step": step,
             "step_range": [cuts[0], cuts[-1]],
-            "training": step * min(self.num_steps, self.num_steps_in_all),
-            "evaluation": evaluation,
-            "run": step * self.num_steps_in_all + evaluation * self.num_evaluations,
+            "training": step * min(num_steps, in_all),
+            "evaluation": first.evaluation,
+            "run": step * in_all + first.evaluation * num_evaluations,
         }
-
-    @property
-    def memory(self) -> dict[str, int]:
-        """Bytes of all ranks together; `training` and `evaluation` until the end of each, `needed`
-        what the system cannot drop, `peak_rss` and `peak_gpu` as `summary.json` will say."""
-        ranks = self.ranks
+        # Bytes of all ranks together: training and evaluation until the end of each, what the
+        # system cannot drop, and the peaks that summary.json will tell.
         evaluation = sum(rank.peak_bytes for rank in ranks)
-        return {
+        memory = {
             "training": sum(rank.training_bytes for rank in ranks),
             "evaluation": evaluation,
-            "shared": ranks[0].shared_bytes,
-            "on_disk": ranks[0].disk_bytes,
-            "store": self.graph.num_bytes,
-            "needed": evaluation + ranks[0].shared_bytes,
+            "shared": first.shared_bytes,
+            "on_disk": first.disk_bytes,
+            "store": graph.num_bytes,
+            "needed": evaluation + first.shared_bytes,
             "peak_rss": evaluation + sum(rank.mapped_bytes for rank in ranks),
             "peak_gpu": max(rank.gpu_bytes for rank in ranks),
         }
+        return {
+            "dataset": graph.dataset,
+            "model": self.config.model.name,
+            "store": str(graph.path),
+            **graph_sizes(graph),
+            "num_classes": graph.num_classes,
+            "num_parameters": first.num_parameters,
+            "world_size": world_size,
+            "use_gpus": asked.use_gpus,
+            "threads": measured.threads,
+            "placement": first.placement,
+            "kernels": first.kernels,
+            # The ranks that were measured in place of GPUs that are not here; else empty.
+            "measured_on": "" if is_here else counted(measured.world_size, kind),
+            "num_epochs": num_epochs,
+            "num_steps": num_steps,
+            "num_steps_in_all": in_all,
+            "num_evaluations": num_evaluations,
+            "batch": batch,
+            "times": times,
+            "memory": memory,
+            "checkpoint_bytes": _CHECKPOINTS * first.checkpoint_bytes,
+        }
 
     @property
-    def checkpoint_bytes(self) -> int:
-        """Bytes of the run directory's checkpoints."""
-        return _CHECKPOINTS * self.ranks[0].checkpoint_bytes
+    def times(self) -> dict[str, Any]:
+        """Seconds; see `figures`."""
+        times: dict[str, Any] = self.figures["times"]
+        return times
 
     @property
+    def memory(self) -> dict[str, int]:
+        """Bytes; see `figures`."""
+        memory: dict[str, int] = self.figures["memory"]
+        return memory
+
+    @cached_property
     def checks(self) -> list[Check]:
         """Whether this machine suffices: its memory, page cache and disk."""
-        if self.measured_on:
+        if measured_on := self.figures["measured_on"]:
             here, asked = num_gpus(self.asked.device), self.asked.world_size
             text = f"{counted(asked, 'GPU')} are asked for, here are {counted(here, 'GPU')}: all "
-            text += f"figures are of {self.measured_on}"
+            text += f"figures are of {measured_on}"
             hint = "Plan on the machine of the run for its time, and for GPU memory."
             return [Check("note", "GPUs", text, hint)]
         config, memory = self.config, self.memory
@@ -170,12 +180,12 @@ class Plan:
             rows += " Set dataset.feature_dtype=bfloat16 to halve the features."
         disk = "Set run.dir=DIR to a folder on a larger disk"
         disk += ", or evaluation=sampled." if memory["on_disk"] else "."
-        written, free = memory["on_disk"] + self.checkpoint_bytes, free_bytes(runs_folder(config))
+        written = memory["on_disk"] + self.figures["checkpoint_bytes"]
         left = max(0, total_memory() - needed)
         judged: list[tuple[str, int, int, str, Judgement]] = [
             ("memory", needed, available, smaller, "problem"),
             ("page cache", memory["store"], left, rows, "note"),
-            ("disk", written, free, disk, "problem"),
+            ("disk", written, free_bytes(runs_folder(config)), disk, "problem"),
         ]
         checks = []
         for name, size, there, hint, worst in judged:
@@ -192,25 +202,75 @@ class Plan:
         return all(check.judgement != "problem" for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain data for JSON."""
-        graph = self.graph
-        figures = ("measured_on", "num_epochs", "num_steps", "num_evaluations", "batch", "times")
-        return {
-            "dataset": graph.dataset,
-            "model": self.config.model.name,
-            "store": str(graph.path),
-            **graph_sizes(graph),
-            "num_classes": graph.num_classes,
-            "num_parameters": self.ranks[0].num_parameters,
-            "world_size": self.asked.world_size,
-            "use_gpus": self.asked.use_gpus,
-            "threads": self.measured.threads,
-            "placement": self.ranks[0].placement,
-            "kernels": self.ranks[0].kernels,
-            **{name: getattr(self, name) for name in (*figures, "memory", "checkpoint_bytes")},
-            "checks": [asdict(check) for check in self.checks],
-            "seconds": time.perf_counter() - self.began,
-        }
+        """All figures and checks as plain data for JSON."""
+        seconds = time.perf_counter() - self.began
+        return {**self.figures, "checks": [*map(asdict, self.checks)], "seconds": seconds}
+
+    def sections(self) -> Iterator[Section]:
+        """All that the plan says, as labels and values."""
+        graph, figures, asked = self.graph, self.figures, self.asked
+        batch, times, memory = figures["batch"], figures["times"], figures["memory"]
+        measured_on, kernels = figures["measured_on"], figures["kernels"]
+        of_one = f", measured on {measured_on}" if measured_on else ""
+        inputs = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
+        products = product_note(self.config.trainer.precision)
+        threads = "" if of_one else f", {counted(figures['threads'], 'thread')} each"
+        ranks = counted(asked.world_size, "GPU rank" if asked.use_gpus else "CPU rank")
+        run = [
+            ("graph", f"{graph.dataset}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"),
+            ("", f"{inputs}, {counted_outputs(graph.num_classes, graph.task)}"),
+            ("store", self.store_reason),
+            ("", shown_path(graph.path)),
+            ("model", f"{figures['model']}, {figures['num_parameters']:,} parameters"),
+            ("ranks", f"{ranks}{threads}"),
+            *(("", where) for where in figures["placement"]),
+            *([("", kernels)] if kernels != str(CPU_KERNELS) else []),
+            *([("", products)] if products and not asked.use_gpus else []),
+        ]
+        yield Section("run", [pairs(run)])
+        edges = " + ".join(f"{number:,.0f}" for number in batch["num_edges"]) or "0"
+        moved = f"{format_bytes(batch['bytes_read'])} of features read"
+        if batch["bytes_reduced"]:
+            moved += f", {format_bytes(batch['bytes_reduced'])} of gradients sent"
+        sizes = [
+            ("nodes", f"{batch['num_seeds']:,.0f} seeds, {batch['num_nodes']:,.0f} in all"),
+            ("edges", f"{edges} (the hop of the seeds first)"),
+            ("bytes", moved),
+        ]
+        yield Section(f"a batch of one rank (mean of {batch['num_drawn']})", [pairs(sizes)])
+        steps = counted(min(figures["num_steps"], figures["num_steps_in_all"]), "step")
+        epochs = counted(figures["num_epochs"], "epoch")
+        seconds = {name: format_seconds(times[name]) for name in times if name != "step_range"}
+        ends = " to ".join(map(format_seconds, times["step_range"]))
+        training, evaluation = seconds["training"], seconds["evaluation"]
+        evaluations = counted(figures["num_evaluations"], "evaluation")
+        rows = [
+            ("step", f"{seconds['step']} ({ends})"),
+            ("evaluation", evaluation),
+            ("epoch", f"{training} training ({steps}) + {evaluation} evaluation"),
+            ("run", f"{seconds['run']} ({epochs}, {evaluations})"),
+        ]
+        timed = counted(times["num_timed"], "step")
+        yield Section(f"time ({timed} and one evaluation{of_one})", [pairs(rows)])
+        sized = {name: format_bytes(number) for name, number in memory.items()}
+        together = f" ({counted(len(self.ranks), 'rank')} together)" if len(self.ranks) > 1 else ""
+        rows = [
+            ("training", f"{sized['training']}{together}"),
+            ("evaluation", f"{sized['evaluation']}{together}"),
+            *([("shared", f"{sized['shared']} of layers, once")] if memory["shared"] else []),
+            ("page cache", f"{sized['store']} of the store; the system can drop it"),
+            ("peak", f"{sized['peak_rss']} resident (peak_rss_bytes in summary.json)"),
+        ]
+        if asked.use_gpus:
+            of_gpu = f"{sized['peak_gpu']} of one GPU (peak_gpu_bytes)"
+            rows.append(("GPU", of_gpu if memory["peak_gpu"] else "not measured: no GPU here"))
+        layers = f" + {sized['on_disk']} of layers, during evaluation" * (memory["on_disk"] > 0)
+        rows.append(("disk", f"{format_bytes(figures['checkpoint_bytes'])} of checkpoints{layers}"))
+        yield Section(f"memory{of_one}", [pairs(rows)])
+        yield Section("does it fit?", [checks(self.checks)])
+        whole = format_seconds(time.perf_counter() - self.began)
+        kept = "nothing" if self.store_reason.startswith("opened") else "only the store"
+        yield Section(f"planned in {whole}; {kept} was written", [])
 
 
 def plan(config: Config, *, data: object = None) -> Plan:
@@ -232,14 +292,11 @@ def plan(config: Config, *, data: object = None) -> Plan:
     refuse_unguarded_script()  # the dry run has a process of its own
     began, found = time.perf_counter(), gpus_here()
     asked = LaunchPlan.of(config)
-    for key, is_set in {
-        f"servers={asked.servers}": asked.servers > 0,
-        "graph=partitioned": config.distributed.graph == "partitioned",
-    }.items():
-        if is_set:
-            hint = "Plan it without: its batches are those of the whole graph, its steps those of "
-            hint += "the ranks that train."
-            raise UserError(f"A run with distributed.{key} cannot be planned.", hint)
+    if asked.servers or config.distributed.graph == "partitioned":
+        what = f"servers={asked.servers}" if asked.servers else "graph=partitioned"
+        hint = "Plan it without: its batches are those of the whole graph, its steps those of the "
+        hint += "ranks that train."
+        raise UserError(f"A run with distributed.{what} cannot be planned.", hint)
     refuse_untrainable(config, opened.store, asked.world_size)
     here = _measurable(config, found, len(opened.store.split("train")))
     if problems := machine_problems(here, lambda: found):

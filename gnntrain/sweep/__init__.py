@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnntrain.app import Composer, Sources
+from gnntrain.app import Sources
 from gnntrain.app.overrides import written
 from gnntrain.config import Config
 from gnntrain.config.types import without_numpy
@@ -58,9 +58,8 @@ def run_sweep(
     """Train every trial of a sweep, each in its own run directory, and return the results.
 
     Args:
-        overrides: As typed; Hydra's own keys not among them.
-        sources: Where the YAML files are; None: those that are shipped.
-        options: What Hydra's own keys ask for; None: nothing.
+        overrides: As typed; Hydra's own keys, in `options`, not among them.
+        sources, options: None: the shipped YAML files; no key of Hydra's.
         data: See `TrialRequest`.
 
     Raises:
@@ -68,16 +67,17 @@ def run_sweep(
         RunError: After the last trial, with those that failed.
         KeyboardInterrupt: The sweep was interrupted.
     """
-    sources, options = sources or Sources(), options or HydraOptions()
-    composer = Composer(sources, saved=data is not None)
-    plan = check_sweep(overrides, composer)
-    slots = _slots(plan, by_launcher=options.launcher is not None)
-    run = plan.config.run
+    options = options or HydraOptions()
+    sources = replace(sources or Sources(), is_saved=data is not None)
+    plan = check_sweep(overrides, sources)
+    # A launcher's jobs may run on other machines.
+    is_here, run = options.launcher is None, plan.config.run
+    slots = plan_slots(plan.config, plan.num_trials) if is_here else Slots([None])
     path = options.directory() if options.directory else Path(planned_sweep(run.dir, run.name))
     command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
     launcher = options.launcher(folder.path) if options.launcher else None
-    return _conduct(plan, slots, folder, composer, _listed(plan, folder), launcher, data)
+    return _conduct(plan, slots, folder, sources, _listed(plan, folder), launcher, data)
 
 
 def sweep(config: Config, values: Mapping[str, object], *, data: object = None) -> SweepResults:
@@ -105,7 +105,7 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     asked = {"dataset": config.dataset.option, "model": config.model.name}
     asked |= {"sweep": config.sweep.name, "logger": f"[{','.join(config.logger.chosen())}]"}
     choices = [f"{group}={option}" for group, option in asked.items()]
-    default = Composer(saved=True).compose(choices, for_here=False).config.to_dict()
+    default = Sources(is_saved=True).compose(choices, for_here=False).config.to_dict()
     asked |= {
         f"{section}.{key}": written(value)
         for section, keys in config.to_dict().items()
@@ -122,28 +122,19 @@ def resume_sweep(
     folder: SweepFolder, overrides: Sequence[str] = (), launcher: JobLauncher | None = None
 ) -> SweepResults:
     """Go on with a sweep: trials that never began, were interrupted or failed (in a search those
-    count as tried), each from its last checkpoint.
-
-    Args:
-        folder: The sweep's.
-        overrides: `sweep` keys to change, as in `sweep.trials=50`.
-        launcher: Trains the trials; None: this machine's workers do.
+    count as tried), each from its last checkpoint. `overrides` may change `sweep` keys; without a
+    launcher this machine's workers train.
 
     Raises:
         UserError: For other keys; and as for `run_sweep`.
     """
     command = changed_command(folder.command(), overrides)
-    composer = Composer(command.sources)
-    plan = check_sweep(command.overrides, composer)
-    slots = _slots(plan, by_launcher=launcher is not None)
+    plan = check_sweep(command.overrides, command.sources)
+    is_here = launcher is None
+    slots = plan_slots(plan.config, plan.num_trials) if is_here else Slots([None])
     folder.write_command(command)
     trials = folder.trials() or _listed(plan, folder)
-    return _conduct(plan, slots, folder, composer, trials, launcher)
-
-
-def _slots(plan: SweepPlan, *, by_launcher: bool) -> Slots:
-    """The slots of this machine; a launcher's jobs may run on others."""
-    return Slots([None]) if by_launcher else plan_slots(plan.config, plan.num_trials)
+    return _conduct(plan, slots, folder, command.sources, trials, launcher)
 
 
 def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCommand:
@@ -178,7 +169,7 @@ def _conduct(
     plan: SweepPlan,
     slots: Slots,
     folder: SweepFolder,
-    composer: Composer,
+    sources: Sources,
     trials: Sequence[Trial],
     launcher: JobLauncher | None,
     data: object = None,
@@ -195,8 +186,9 @@ def _conduct(
     status = "interrupted"
     with SweepConsole() as view:
         jobs = launcher.jobs_at_a_time(plan) if launcher is not None else len(slots.devices)
-        view.on_start(queue.num_trials, queue.ended, folder.shown, _facts(plan, queue, jobs))
-        runner = TrialRunner(folder, queue, composer, view)
+        facts = _facts(plan, queue, jobs)
+        view.on_start(queue.num_trials, queue.ended, shown_path(folder.path), facts)
+        runner = TrialRunner(folder, queue, sources, view)
         try:
             if launcher is not None:
                 runner.run_by(launcher, launcher.batch_size(plan))
@@ -211,14 +203,16 @@ def _conduct(
             seconds = time.monotonic() - start
             folder.write_summary(results, status, seconds)
             if (best := results.best) is not None:
-                plain = slots.ranks(composer.compose(best.overrides).config).to_dict()
+                plain = slots.ranks(sources.compose(best.overrides).config).to_dict()
                 kept = {key: plain[key] for key in plain if key not in ("run", "sweep")}
                 folder.write_best(kept, best)
             view.on_finish(results, status, seconds)
     failed = [f"{Path(t.run_dir).name}: {t.error}" for t in results.trials if t.status == "failed"]
     if failed:
-        again = f". `gnntrain resume {folder.shown}` tries them again." * (plan.search is None)
-        where = f"All results: {shown_path(folder.path / 'sweep.json')}{again}"
+        again = f". `gnntrain resume {shown_path(folder.path)}` tries them again."
+        where = (
+            f"All results: {shown_path(folder.path / 'sweep.json')}{again * (plan.search is None)}"
+        )
         lines = [f"{len(failed)} of {len(results.trials)} trials failed", *failed[:_MOST_FAILURES]]
         lines += [f"and {len(failed) - _MOST_FAILURES} more"] * (len(failed) > _MOST_FAILURES)
         raise RunError("\n  ".join(lines), where)

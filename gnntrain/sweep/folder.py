@@ -66,7 +66,7 @@ class SweepFolder:
             why = f"cannot be written: {error.strerror or error}"
             if isinstance(error, FileExistsError):
                 why = "holds a sweep already, or is a file; nothing was overwritten"
-                hint += f", or go on with that sweep by `gnntrain resume {folder.shown}`"
+                hint += f", or go on with that sweep by `gnntrain resume {shown_path(folder.path)}`"
             raise UserError(f"the folder {path} {why}", f"{hint}.") from error
         return folder
 
@@ -76,11 +76,6 @@ class SweepFolder:
         paths = (expanded(name), SWEEPS / name)
         found = (path for path in paths if is_file(path / "sweep.json"))
         return next((cls(path.absolute()) for path in found), None)
-
-    @property
-    def shown(self) -> str:
-        """The path as a person would type it."""
-        return shown_path(self.path)
 
     def trial_dir(
         self,

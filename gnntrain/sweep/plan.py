@@ -20,7 +20,7 @@ from hydra.core.override_parser.types import (
     Sweep,
 )
 
-from gnntrain.app import Composer
+from gnntrain.app import Sources
 from gnntrain.app.overrides import Groups, is_config_file, is_hydras, parse_overrides, sides_of
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
 from gnntrain.reporting.rundir import LATEST, find_run
@@ -77,20 +77,15 @@ class SweepPlan:
         return len(self.grid) if self.search is None else self.search.trials
 
 
-def check_sweep(overrides: Sequence[str], composer: Composer, *, is_ours: bool = True) -> SweepPlan:
-    """Check every trial of a grid, or the boundaries of a search space.
-
-    Args:
-        overrides: As typed.
-        composer: Composes the configurations of trials.
-        is_ours: Whether gnntrain's sweeper goes through the trials. For another one trials are
-            checked in which every value of every key is there at least once.
+def check_sweep(overrides: Sequence[str], sources: Sources, *, is_ours: bool = True) -> SweepPlan:
+    """Check every trial of a grid, or the boundaries of a search space. For a sweeper that is not
+    ours trials are checked in which every value of every key is there at least once.
 
     Raises:
         ConfigError: With every mistake of every trial.
     """
     problems: list[Problem] = []
-    sweep = SweepOverrides.parse(overrides, composer.groups, problems)
+    sweep = SweepOverrides.parse(overrides, sources.groups, problems)
     # The first trial says what kind of sweep it is; where it has mistakes, its `sweep` keys do.
     varied, first = list[str](), Config()
     for key, override in sweep.swept.items():
@@ -101,12 +96,12 @@ def check_sweep(overrides: Sequence[str], composer: Composer, *, is_ours: bool =
             varied += [f"{key}={text}" for text in swept_values(override, sweep.groups, [])[:1]]
     for texts in ([*sweep.fixed, *varied], sweep_keys(sweep.fixed)):
         with suppress(ConfigError):  # the mistakes are told with those of all trials
-            first = composer.compose(texts).config
+            first = sources.compose(texts).config
             break
     is_search = isinstance(first.sweep, OptunaSweepConfig)
     if is_ours and not is_search:
         trials = grid(sweep, problems)
-        config = _check_all(sweep.fixed, trials, composer, [])
+        config = _check_all(sweep.fixed, trials, sources, [])
         return SweepPlan(config, sweep.fixed, trials)
     from gnntrain.sweep.search_space import boundary_values, search_space
 
@@ -115,14 +110,14 @@ def check_sweep(overrides: Sequence[str], composer: Composer, *, is_ours: bool =
         hint = "as in 'trainer.lr=tag(log,interval(1e-4,1e-1))' or model.hidden_channels=64,128"
         problems.append(Problem("sweep", "optuna", expects, hint))
     space = search_space(sweep, first, problems)
-    config = _check_all(sweep.fixed, boundary_values(space), composer, problems)
+    config = _check_all(sweep.fixed, boundary_values(space), sources, problems)
     return SweepPlan(config, sweep.fixed, space=space)
 
 
 def _check_all(
     fixed: Sequence[str],
     trials: Iterable[Sequence[str]],
-    composer: Composer,
+    sources: Sources,
     problems: list[Problem],
 ) -> Config:
     """The first trial's configuration; the mistakes of all trials are told with `problems`."""
@@ -130,7 +125,7 @@ def _check_all(
     run_dirs = set()
     for varied in trials:
         try:
-            config = composer.compose([*fixed, *varied]).config
+            config = sources.compose([*fixed, *varied]).config
         except ConfigError as error:
             problems.extend(error.problems)
             continue

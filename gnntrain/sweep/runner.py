@@ -13,7 +13,7 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, getsignal, signal
 from typing import TYPE_CHECKING
 
-from gnntrain.app import Composer
+from gnntrain.app import Sources
 from gnntrain.config import Config, ConfigError
 from gnntrain.distributed.signals import ENDING
 from gnntrain.errors import Interrupted
@@ -63,9 +63,9 @@ class TrialRunner:
     """Trains the trials of a sweep; one that fails does not stop the others."""
 
     def __init__(
-        self, folder: SweepFolder, queue: TrialQueue, composer: Composer, view: SweepConsole
+        self, folder: SweepFolder, queue: TrialQueue, sources: Sources, view: SweepConsole
     ) -> None:
-        self._folder, self._queue, self._composer, self._view = folder, queue, composer, view
+        self._folder, self._queue, self._sources, self._view = folder, queue, sources, view
         self._signal: int | None = None  # what ends the sweep
 
     def run_here(self, slots: Slots, data: object = None) -> None:
@@ -128,13 +128,16 @@ class TrialRunner:
             config = None
             if not has_checkpoint(trial.run_dir):
                 try:
-                    config = self._composer.compose(trial.overrides).config
+                    config = self._sources.compose(trial.overrides).config
                 except ConfigError as error:  # the values do not go together
                     trial.status, trial.error = "failed", sentence(error)
                     self._queue.tell(trial)
                     self._view.on_trial_end(trial)
                     continue
-                trial.run_dir = _unused(trial.run_dir)
+                # The directory, or one beside it where it holds what cannot be gone on with.
+                names = [trial.run_dir, *(f"{trial.run_dir}-{again}" for again in range(2, 1000))]
+                unused = (n for n in names if not Path(n).exists() or not any(Path(n).iterdir()))
+                trial.run_dir = next(unused)
             trial.status, trial.error = "running", None
             return trial, config
         return None
@@ -260,9 +263,3 @@ def _launch(launcher: JobLauncher, batch: Sequence[Trial]) -> list[Outcome]:
         return [job.return_value for job in returns]
     except Exception as error:  # submitit's where the system ended a job
         return [left_behind(t.run_dir, "failed", sentence(error)) for t in batch]
-
-
-def _unused(run_dir: str) -> str:
-    """The directory, or one beside it where it holds what cannot be gone on with."""
-    names = [run_dir, *(f"{run_dir}-{again}" for again in range(2, 1000))]
-    return next(name for name in names if not Path(name).exists() or not any(Path(name).iterdir()))

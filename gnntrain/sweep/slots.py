@@ -47,12 +47,8 @@ def plan_slots(config: Config, num_trials: int, gpus: Sequence[str] | None = Non
 
     A trial on the CPU uses all cores well, and two need twice the memory: `auto` trains them one
     after another there. A GPU is rarely shared well, and more of them in one trial would make its
-    global batch larger: `auto` gives each trial one (or as many as `trainer.gpus` says).
-
-    Args:
-        config: A trial's.
-        num_trials: How many there are at most.
-        gpus: The GPUs there are, as the environment names them; None: looked for.
+    global batch larger: `auto` gives each trial one (or as many as `trainer.gpus` says). `gpus` as
+    the environment names them; None: looked for.
 
     Raises:
         ConfigError: There are not the cores for so many trials at once.

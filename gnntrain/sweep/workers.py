@@ -110,15 +110,13 @@ class Worker:
             try:
                 yield worker, *connection.recv()
             except (EOFError, OSError):
-                yield worker, "lost", _end_of_process(worker.close())
-
-
-def _end_of_process(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"The process that trained it ended by itself, with exit code {code}."
-    name = signal.Signals(-code).name
-    why = " The system kills a process when memory runs out." if name == "SIGKILL" else ""
-    return f"The process that trained it was ended by {name}.{why}"
+                code = worker.close()
+                how = f"ended by itself, with exit code {code}."
+                if code is not None and code < 0:
+                    how = f"was ended by {signal.Signals(-code).name}."
+                if code == -signal.SIGKILL:
+                    how += " The system kills a process when memory runs out."
+                yield worker, "lost", f"The process that trained it {how}"
 
 
 def serve(connection: Connection, environment: Mapping[str, str] | None, log: Path) -> None:

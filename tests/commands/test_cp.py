@@ -35,9 +35,9 @@ def test_another_groups_option_can_be_copied_too(tmp_path: Path) -> None:
     [
         ("cora_gnc", "experiment/x.yaml", "Did you mean cora_gcn?"),
         ("modle/sage", "model/x.yaml", "there is no group"),
-        ("cora_gcn", "x.yaml", "gnntrain cp cora_gcn experiment/x.yaml"),
-        ("cora_gcn", "experiment/cora_gcn.yaml", "experiment/my_cora_gcn.yaml"),
-        ("cora_gcn", "experiment/x", "experiment/x.yaml"),
+        ("cora_gcn", "x.yaml", "gnntrain cp cora_gcn my_conf/experiment/NAME.yaml"),
+        ("cora_gcn", "experiment/cora_gcn.yaml", "a NAME of your own"),
+        ("cora_gcn", "experiment/x", "would not be found"),
         ("cora_gcn", "experiment/there.yaml", "nothing was overwritten"),
     ],
 )

@@ -42,21 +42,14 @@ def test_parts_are_written_and_described(
         assert f"{part.num_edges:,}" in out
 
 
-def test_streaming_is_the_default(small: list[str]) -> None:
-    assert main(["partition", *small, "--parts", "2", "--out", "parts"]) == 0
-    assert PartitionedGraph.open(Path("parts")).meta.method == "streaming"
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--out", "parts"],
         ["--parts", "2"],
         ["--parts", "0", "--out", "parts"],
-        ["--parts", "-1", "--out", "parts"],
         ["--parts", "401", "--out", "parts"],
         ["--parts", "two", "--out", "parts"],
-        ["--parts", "1.5", "--out", "parts"],
         ["--parts", "2", "--out", "stores"],
         ["--parts", "2", "--out", "parts", "--method", "magic"],
         ["--parts", "2", "--out", "parts", "modle=sage"],

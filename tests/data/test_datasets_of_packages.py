@@ -14,7 +14,7 @@ from gnntrain.app import compose_config
 from gnntrain.config import BuiltinConfig, ConfigError, from_dict
 from gnntrain.data.datasets import builder_for
 from gnntrain.errors import UserError
-from gnntrain.inventory.datasets import dataset_rows
+from gnntrain.inventory import dataset_rows
 from gnntrain.plugins import DATASETS
 from gnntrain.run_store import prepare_store
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnntrain.inventory.datasets import dataset_rows
+from gnntrain.inventory import dataset_rows
 
 
 def test_every_published_data_set_has_its_sizes() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.inventory.models import model_rows
+from gnntrain.inventory import model_rows
 from tests.packages import install
 
 

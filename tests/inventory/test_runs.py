@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.inventory.runs import run_notes, run_rows
+from gnntrain.inventory import run_notes, run_rows
 from gnntrain.report.runs import read_run
 from gnntrain.reporting.rundir import RunDirectory
 from tests.inventory.run_folders import SUMMARY, make_run

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from gnntrain.app import compose_config
 from gnntrain.data.stores import find_stores
-from gnntrain.inventory.datasets import dataset_rows
-from gnntrain.inventory.stores import store_rows
+from gnntrain.inventory import dataset_rows, store_rows
 from gnntrain.run import prepare
 
 

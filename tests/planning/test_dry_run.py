@@ -34,10 +34,7 @@ def test_batches_are_those_that_training_draws(
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["model=gcn"],
         ["model=gatv2", "model.heads=2", "model.jk=max"],
-        ["model=gin", "model.jk=cat", "model.residual=true"],
-        ["model=mlp"],
         ["sampler=full"],
         ["evaluation=sampled"],
         ["evaluation.ranks=0", "model.num_layers=3", "sampler.fan_outs=[3,3,3]"],

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,28 +14,10 @@ from gnntrain.cli import main
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SweepFolder
-
-os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
-SweepFolder(Path(sys.argv[1])).write_trials([Trial(0, ["b=2"], "run"), Trial(1, [], "run")])
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
     return SweepFolder.create(tmp_path / "sweep", SweepCommand(["trainer.lr=1,2"]))
-
-
-def test_the_trials_are_read_as_they_were_written(folder: SweepFolder) -> None:
-    assert folder.trials() == []
-    run0, run1 = str(folder.path / "run0"), str(folder.path / "run1")
-    trials = [Trial(0, ["a=1"], run0, status="completed", val=0.5), Trial(1, ["a=2"], run1)]
-    folder.write_trials(trials)
-    assert folder.trials() == trials
 
 
 def test_the_trials_are_on_the_disk_before_they_take_the_place_of_the_old_ones(
@@ -55,15 +35,6 @@ def test_the_trials_are_on_the_disk_before_they_take_the_place_of_the_old_ones(
         folder.write_trials([Trial(0, ["b=2"], "run")])
     assert synced == [True]
     assert folder.trials() == [Trial(0, ["a=1"], str(folder.path / "run"))]
-    assert sorted(path.name for path in folder.path.iterdir()) == ["command.yaml", "sweep.json"]
-
-
-def test_a_writer_that_is_killed_leaves_the_old_trials(folder: SweepFolder) -> None:
-    folder.write_trials([Trial(0, ["a=1"], "run")])
-    writer = [sys.executable, "-c", KILLED, str(folder.path)]
-    assert subprocess.run(writer, check=False).returncode == -9
-    assert folder.trials() == [Trial(0, ["a=1"], str(folder.path / "run"))]
-    folder.write_trials([Trial(0, ["c=3"], "run")])
     assert sorted(path.name for path in folder.path.iterdir()) == ["command.yaml", "sweep.json"]
 
 

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from signal import SIGINT, SIGTERM
-from types import SimpleNamespace
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
@@ -19,7 +17,7 @@ from gnntrain.errors import Interrupted, RunError
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep import HydraOptions, run_sweep
 from gnntrain.sweep.folder import SweepFolder
-from gnntrain.sweep.launching import JobLauncher, TrialJob
+from gnntrain.sweep.launching import JobLauncher
 from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.workers import Outcome
 
@@ -131,35 +129,6 @@ def test_a_search_launches_as_many_trials_as_keep_the_launcher_busy(
     assert launcher.batch_size(grid) == 3
     assert launcher.jobs_at_a_time(grid) == 3
     assert launcher_of(None, 2).jobs_at_a_time(grid) == 2
-
-
-@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
-def test_the_signal_that_interrupted_a_job_interrupts_the_sweep(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise Interrupted(number)
-
-    runtime = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
-    monkeypatch.setattr("gnntrain.sweep.launching.HydraConfig.get", lambda: runtime)
-    monkeypatch.setattr(TrialJob, "_train", interrupted)
-    with pytest.raises(Interrupted) as raised:
-        TrialJob(lambda *_: None, None)("configuration")  # type: ignore[arg-type]
-    assert raised.value.number == number
-
-
-def test_a_job_in_the_process_of_the_sweep_prints_into_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runtime = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path)))
-    monkeypatch.setattr("gnntrain.sweep.launching.HydraConfig.get", lambda: runtime)
-    log = tmp_path / "workers.log"
-    job = TrialJob(lambda *_: None, log)  # type: ignore[arg-type]
-    monkeypatch.setattr(TrialJob, "_train", lambda *_: {"status": print("the run")})
-    job("configuration")
-    print("the sweep")
-    assert capsys.readouterr().out == "the sweep\n"
-    assert log.read_text() == "the run\n"
 
 
 def gnntrain(*arguments: str) -> subprocess.CompletedProcess[str]:

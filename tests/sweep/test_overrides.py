@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.app import Composer
+from gnntrain.app import Sources
 from gnntrain.config import ConfigError, Problem, model_names
 from gnntrain.groups import config_groups
 from gnntrain.sweep.plan import SweepOverrides, check_sweep, grid
@@ -84,11 +84,11 @@ def test_a_sweep_inside_a_sweep_is_refused(value: str) -> None:
 def test_a_file_may_ask_for_a_search(text: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    plan = check_sweep([str(file), "trainer.lr=interval(0.1,1)"], Composer())
+    plan = check_sweep([str(file), "trainer.lr=interval(0.1,1)"], Sources())
     assert plan.num_trials == 20
     assert plan.space is not None
 
 
 def test_a_search_without_values_to_draw_from_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one key with values to search"):
-        check_sweep(["sweep=optuna", "trainer.seed=1"], Composer())
+        check_sweep(["sweep=optuna", "trainer.seed=1"], Sources())

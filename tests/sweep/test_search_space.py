@@ -54,12 +54,6 @@ def test_a_search_draws_from_what_the_words_mean(
     assert list(space.values()) == [distribution]
 
 
-def test_a_shuffled_range_has_no_order() -> None:
-    (found,) = space_of("trainer.seed=shuffle(range(0,3))")[0].values()
-    assert isinstance(found, CategoricalDistribution)
-    assert sorted(map(str, found.choices)) == ["0", "1", "2"]
-
-
 @pytest.mark.parametrize(
     ("override", "expects"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gnntrain import devices
-from gnntrain.app import compose_config
 from gnntrain.config import Config, ConfigError
 from gnntrain.sweep import slots
 from gnntrain.sweep.slots import plan_slots
@@ -69,20 +68,6 @@ def test_every_trial_has_gpus_of_its_own(
     assert list(plan.devices) == devices
     # The run says how many it had: its global batch depends on it.
     assert plan.share(asked).trainer.gpus == each
-
-
-def test_a_trial_on_the_cpu_beside_trials_on_gpus_gets_none() -> None:
-    plan = plan_slots(config(), 2, gpus=["0", "1"])
-    assert plan.share(config(trainer_device="cpu")).trainer.gpus == "auto"
-
-
-def test_gpus_that_were_chosen_from_outside_stay_the_choice() -> None:
-    assert list(plan_slots(config(), 9, gpus=["5", "7"]).devices) == ["5", "7"]
-
-
-def test_trials_on_the_cpu_do_not_look_for_gpus() -> None:
-    asked = compose_config(["trainer.gpus=0", "sweep.jobs=2"]).config
-    assert plan_slots(asked, 9, gpus=["0", "1"]).num_gpus is None
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,6 @@ def train_all(source: TrialQueue) -> list[Trial]:
     return source.trials
 
 
-def test_a_search_has_as_many_trials_as_asked_with_values_of_its_space(tmp_path: Path) -> None:
-    trials = train_all(search(tmp_path, seed=1))
-    assert len(trials) == 20
-    for trial in trials:
-        assert trial.overrides == ["trainer.epochs=20", *trial.varied]
-        assert 1e-4 <= float(trial.values["trainer.lr"]) <= 1e-1
-        assert trial.values["model.hidden_channels"] in ("16", "32")
-
-
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_searches_of_two_seeds_share_no_trial(sampler: str, tmp_path: Path) -> None:
     drawn = []
@@ -170,17 +161,6 @@ def test_a_search_for_the_least_error_prunes_larger_ones(tmp_path: Path) -> None
     assert optunas(tmp_path).best_value == 0.45
 
 
-def test_epochs_without_a_value_decide_nothing(tmp_path: Path) -> None:
-    source = search(tmp_path)
-    for _ in range(6):
-        train_one(source)
-    trial = source.next()
-    assert trial is not None
-    trial.metric = "accuracy"
-    assert not source.should_prune(trial, 10, 20, None)
-    assert not source.should_prune(trial, 10, 20, math.nan)
-
-
 def test_optunas_own_tools_find_the_trials(tmp_path: Path) -> None:
     source = search(tmp_path, trials=3)
     train_one(source)
@@ -195,13 +175,6 @@ def test_optunas_own_tools_find_the_trials(tmp_path: Path) -> None:
     assert study.best_trial.params["trainer.lr"] == float(source.trials[0].values["trainer.lr"])
     assert study.best_trial.user_attrs["run_dir"] == Path(source.trials[0].run_dir).name
     assert len(study.best_trial.intermediate_values) == 20
-
-
-def test_a_grid_is_trained_in_order_and_none_is_pruned(tmp_path: Path) -> None:
-    values = ["1e-4", "0.1", "0.003", "1e-4"]
-    trials = train_all(grid(tmp_path, *values))
-    assert [trial.values["trainer.lr"] for trial in trials] == values
-    assert [trial.status for trial in trials] == ["completed"] * 4
 
 
 def test_a_grid_tries_failed_trials_again_and_a_search_does_not(tmp_path: Path) -> None:
