@@ -103,10 +103,7 @@ def _open(draft: Path) -> int:
 
 def _remove(draft: Path) -> None:
     with suppress(OSError):  # the disk may have become read-only
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        else:
-            draft.unlink(missing_ok=True)
+        shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
 
 
 def fsync_folder(folder: Path) -> None:

@@ -12,8 +12,8 @@ All ranks call the same functions in the same order: on GPUs they place the grap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,15 +53,8 @@ _EVALUATION_STREAM = 0x45564131
 def build_task(
     config: Config, graph: Graph, labels: Labels | None = None, scale: TargetScale | None = None
 ) -> Task:
-    """The task on the graph.
-
-    Args:
-        labels: The labels of a trained model; None: those of the graph.
-        scale: The scale of a trained regression's targets; None: that of the graph's.
-
-    Raises:
-        UserError: The keys of task or model do not fit the graph's labels or types.
-    """
+    """The task on the graph, with the `labels` and the `scale` of targets of a trained model, if
+    any; a UserError where keys of task or model do not fit the graph's labels or types."""
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, (labels or graph).task)
     if config.task.type == "node_regression":
@@ -110,28 +103,28 @@ def context_of_role(
     return replace(server, machines=tuple(range(servers)), machine_group=None), True
 
 
-@contextmanager
-def build_exchange(config: Config, context: DistributedContext) -> Iterator[Exchange | None]:
+def build_exchange(
+    config: Config, context: DistributedContext
+) -> AbstractContextManager[Exchange | None]:
     """The calls between machines that share out the graph; None: each has all of it. Collective."""
     graph, servers = config.distributed.graph, config.distributed.servers
     is_local = graph == "replicated" or (graph == "sharded" and context.num_machines == 1)
     if is_local and not servers:
-        yield None
-        return
+        return nullcontext()
     from gnntrain.distributed.exchange import open_exchange  # most runs ask no other machine
 
     # The ranks that hold each part of the graph: the servers, or those of each machine.
-    owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
-    if servers:
-        world_size = context.world_size
-        owners = [range(rank, rank + 1) for rank in range(world_size - servers, world_size)]
-    # A rank that waits for an owner gives up before others, in a collective, that wait for it: so
-    # the owner is named.
-    timeout = 0.9 * config.distributed.timeout
-    # Of the threads that make batches, of one that reads rows ahead, and of the main thread.
-    lanes = (config.sampler.threads or 1) + 2
-    with open_exchange(context, owners=owners, timeout=timeout, num_lanes=lanes) as exchange:
-        yield exchange
+    world_size = context.world_size
+    owners = [range(rank, rank + 1) for rank in range(world_size - servers, world_size)]
+    return open_exchange(
+        context,
+        owners=owners or [context.ranks_of(machine) for machine in range(context.num_machines)],
+        # A rank that waits for an owner gives up before others, in a collective, that wait for it:
+        # so the owner is named.
+        timeout=0.9 * config.distributed.timeout,
+        # Of the threads that make batches, of one that reads rows ahead, and of the main thread.
+        num_lanes=(config.sampler.threads or 1) + 2,
+    )
 
 
 def build_loaders(
@@ -186,14 +179,9 @@ def build_evaluator(
     *,
     exact: bool = False,
 ) -> Evaluator:
-    """The evaluator that the `evaluation` keys describe.
-
-    It reads edges and features where the loaders do: on a GPU, or on other machines.
-
-    Args:
-        scratch_dir: The folder for activations that do not fit in memory.
-        exact: The exact evaluator, which can `infer`, whatever `evaluation.name` is.
-    """
+    """The evaluator that the `evaluation` keys describe; or (`exact`) the exact one, which can
+    `infer`. It reads edges and features where the loaders do: on a GPU, or on other machines.
+    Activations that do not fit in memory go to `scratch_dir`."""
     if config.evaluation.name == "sampled" and not exact:
         fan_outs: AnyFanOuts = config.evaluation.fan_outs or config.sampler.fan_outs
         plans = _evaluation_plans(config, task, context, by_node=model.needs.edge_index)

@@ -25,12 +25,9 @@ _in_use = threading.RLock()
 
 @contextmanager
 def alone_in_process() -> Iterator[None]:
-    """One thread at a time trains or computes; the generators of torch and Python, torch's number
-    of threads and its precision of products are left as they were.
-
-    These, the selected kernels and the handlers of signals are the process's: two trainings at once
-    would draw from one generator.
-    """
+    """One thread at a time trains or computes: generators, kernels and handlers of signals are the
+    process's. The generators of torch and Python, torch's number of threads and its precision of
+    products are left as they were."""
     if not _in_use.acquire(blocking=False):
         _log.warning("Another thread of this process trains or predicts; this one begins after it.")
         _in_use.acquire()
@@ -87,11 +84,6 @@ def visibility(kind: str) -> str:
 def is_gpu(device: torch.device) -> bool:
     """Whether host memory is not the device's."""
     return device.type != "cpu"
-
-
-def has_started() -> bool:
-    """Whether this process has begun to use a GPU: it must not be forked any more."""
-    return any(_module(kind).is_initialized() for kind in ("cuda", "xpu"))
 
 
 def set_current(device: torch.device) -> None:
@@ -181,11 +173,6 @@ def timing_event(device: torch.device) -> Any:
     return None if event is None else event(enable_timing=True)
 
 
-def is_recording(device: torch.device) -> bool:
-    """Whether this thread's work goes to a CUDA graph instead of the device."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 def rng_state(device: torch.device) -> Tensor:
     """The state of a GPU's random-number generator: uint8, on the CPU."""
     return _module(device.type).get_rng_state(*_numbered(device))  # type: ignore[no-any-return]
@@ -197,8 +184,8 @@ def set_rng_state(state: Tensor, device: torch.device) -> None:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's generators of the host and of the device. (`torch.manual_seed` seeds those of
-    all devices, also of ones that the caller alone uses.)"""
+    """Seed torch's generators of the host and of the device (`torch.manual_seed`: of all devices,
+    also of ones that the caller alone uses)."""
     torch.default_generator.manual_seed(seed)
     if is_gpu(device):
         _module(device.type).manual_seed(seed)

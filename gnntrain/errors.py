@@ -11,12 +11,8 @@ RESTART_CODE = 138
 
 
 class GnntrainError(Exception):
-    """An error with a sentence for the user.
-
-    Args:
-        message: What was wrong, with the value.
-        hint: What to do about it.
-    """
+    """An error with a sentence for the user: `message` says what was wrong, with the value, `hint`
+    what to do about it."""
 
     exit_code = 1
 
@@ -45,12 +41,7 @@ class TransientError(RunError):
 
 class RankLost(TransientError):
     """A rank, its machine or the network to it has gone: a restart goes on from the checkpoint.
-
-    Args:
-        message: As of `GnntrainError`.
-        hint: As of `GnntrainError`.
-        ranks: The ranks that are lost, where they are known.
-    """
+    `ranks` are those that are lost, where they are known."""
 
     def __init__(self, message: str, hint: str | None = None, ranks: Sequence[int] = ()) -> None:
         super().__init__(message, hint)
@@ -62,21 +53,12 @@ class Diverged(RunError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the run to end: it saves and ends, as after Ctrl-C.
-
-    Args:
-        number: The signal; the exit code is 128 + number, as in a shell.
-    """
+    """The signal `number` asked the run to end: it saves and ends, as after Ctrl-C; the exit code
+    is 128 + number, as in a shell."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(number)
         self.number = number
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
-        run = getattr(self, "run_dir", None)
-        way_on = "" if run is None else f' resume("{run}") goes on, as does `gnntrain resume`.'
-        return [f"Interrupted.{way_on}"]
 
 
 # Errors of the system (also a lost connection or mount), and a lack of memory, which other programs

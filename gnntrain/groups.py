@@ -10,20 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 GROUPS = (
-    "dataset",
-    "task",
-    "model",
-    "sampler",
-    "features",
-    "compute",
-    "trainer",
-    "checkpoint",
-    "distributed",
-    "evaluation",
-    "logger",
-    "run",
-    "sweep",
-    "experiment",
+    *("dataset", "task", "model", "sampler", "features", "compute", "trainer", "checkpoint"),
+    *("distributed", "evaluation", "logger", "run", "sweep", "experiment"),
 )
 
 
@@ -36,10 +24,7 @@ def conf_dir() -> Path:
 def config_groups(
     config_dirs: Sequence[Path] = (), config_path: Path | None = None
 ) -> dict[str, list[str]]:
-    """The options of every group, sorted, with those in the user's own folders.
-
-    A file whose name begins with an underscore is inherited by others, and no option.
-    """
+    """The options of every group, sorted, with those in the user's own folders."""
     folders = [config_path or conf_dir(), *config_dirs]
     own = [file.parent.name for folder in config_dirs for file in folder.glob("[!_.]*/*.yaml")]
     return {

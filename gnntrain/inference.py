@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from gnntrain import run_store
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, DatasetConfig, FilesConfig, from_dict, refuse_other_arguments
 from gnntrain.data.dataset_warnings import edge_warnings
-from gnntrain.data.graph import NODE, Graph
-from gnntrain.data.preprocessing import AnyPreprocessing, FeatureColumn, Preprocessing
+from gnntrain.data.graph import EDGE, NODE, Graph
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator, alone_in_process, generator_kept
 from gnntrain.distributed.context import DistributedContext
@@ -25,15 +24,7 @@ from gnntrain.init_from import moved_axes, placed_weights
 from gnntrain.limits import available_cores
 from gnntrain.models import AnyModel
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.run_store import (
-    ModelSignature,
-    has_changed,
-    is_object,
-    model_signature,
-    open_run_store,
-    prepare_store,
-    refuse_other_types,
-)
+from gnntrain.run_store import ModelSignature
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks import Task
 from gnntrain.tasks.node_classification import positive_name
@@ -47,37 +38,20 @@ __all__ = ["BestModel", "Inferred", "infer", "load_best"]
 
 @dataclass(frozen=True)
 class BestModel:
-    """The best model of a run over a graph, ready to compute on this process alone.
-
-    Attributes:
-        run: The run.
-        epoch: Its best epoch.
-        graph: The graph to compute on.
-        signature: The model's inputs and outputs.
-        task: The task of the outputs.
-        positive_class: The name of the positive class of two; None: the task is not binary.
-        model: With the trained weights.
-        evaluator: Makes the evaluator that `evaluation` asks for, or (`exact`) the exact one.
-    """
+    """The best model of a run over a graph, ready to compute on this process alone."""
 
     run: RunDirectory
     epoch: int
-    graph: Graph
+    graph: Graph  # to compute on
     signature: ModelSignature
-    task: Task
-    positive_class: str | int | None
-    model: AnyModel
-    evaluator: Callable[..., Evaluator]
+    task: Task  # of the outputs
+    positive_class: str | int | None  # the name of that of two; None: the task is not binary
+    model: AnyModel  # with the trained weights
+    evaluator: Callable[..., Evaluator]  # makes that of `evaluation`, or (`exact`) the exact one
 
     def infer(self, *, embed: bool = False) -> Inferred:
-        """The outputs of every node, exactly: over all in-neighbours.
-
-        Args:
-            embed: Keep the rows that enter the last layer, too.
-
-        Raises:
-            UserError: A plain PyG model has no embeddings.
-        """
+        """The outputs of every node as of `infer`; a UserError where a plain PyG model is asked for
+        embeddings."""
         return self.evaluator(exact=True).infer(self.model, embed=embed)
 
 
@@ -136,20 +110,35 @@ def load_best(
     weights = weights_of(state, checkpoint)
     if data is not None:
         keys = set(DatasetConfig.model_fields) - {"name", "root"}
-        keys |= {"weight_column"} if is_object(config.dataset) else set()
+        keys |= {"weight_column"} if run_store.is_object(config.dataset) else set()
         alike = FilesConfig(name="data", **{key: getattr(config.dataset, key) for key in keys})
         config = config.model_copy(update={"dataset": alike})
     is_runs = data is None and config.dataset == saved.dataset
-    is_other = not is_runs or (reread and has_changed(run, saved.dataset))
+    record = run.store_record()
+    is_other = not is_runs
+    if is_runs and reread and record is not None:  # whether its files hold another graph today
+        is_other = Path(record.path).name != run_store.store_folder(saved.dataset).name
     if is_other:
-        signature, dataset = model_signature(run), config.dataset
-        made_by = _filling(signature, dataset)
-        if signature.schema.target != NODE:
+        signature, dataset = run_store.model_signature(run), config.dataset
+        made_by = signature.preprocessing
+        had, missing = (getattr(keys, "missing", "refuse") for keys in (saved.dataset, dataset))
+        if had == "refuse" != missing:
+            raise UserError(
+                f"dataset.missing={missing}: the model was trained on a graph without missing "
+                "values.",
+                "Leave the key out, and fill in the values.",
+            )
+        is_typed = [*signature.schema.node_types, *signature.schema.edge_types] != [NODE, EDGE]
+        if is_typed:
             dataset = dataset.for_target(signature.schema.target)  # nodes may be without labels
-        graph = prepare_store(
-            dataset, labelled=False, preprocessing=made_by, lowest=signature.lowest, data=data
+        graph = run_store.prepare_store(
+            dataset,
+            labelled=False,
+            preprocessing=made_by if is_typed else made_by.get(NODE),
+            lowest=signature.lowest,
+            data=data,
         ).store
-        refuse_other_types(signature, graph, subject="The model")
+        run_store.refuse_other_types(signature, graph, subject="The model")
         if graph.is_hetero:  # the run's types, in their order
             graph = replace(
                 graph,
@@ -158,7 +147,7 @@ def load_best(
             )
         moved = moved_axes(config, run, signature, graph, subject="The model", by_name=False)
     else:
-        graph, moved = open_run_store(run.store_record(), saved.dataset).store, []
+        graph, moved = run_store.open_run_store(record, saved.dataset).store, []
         signature = ModelSignature.of(graph)
     torch.set_num_threads(config.distributed.threads or available_cores())
     # One process, with the device of this machine: every device draws the same batches, and
@@ -198,41 +187,6 @@ def load_best(
         model,
         partial(build_evaluator, *parts),
     )
-
-
-def _filling(signature: ModelSignature, dataset: DatasetConfig) -> AnyPreprocessing | None:
-    """The preprocessing of the run; where the run had no missing values and this graph may have
-    some, with their means over the run's training nodes."""
-    made_by = signature.preprocessing_by_type or signature.preprocessing
-    missing = getattr(dataset, "missing", "refuse")
-    if missing == "refuse":
-        return made_by
-    # Of normalised features the means of the table's numbers are not known.
-    statistics = {} if dataset.normalize_features else signature.statistics
-    if made_by is None and len(statistics) == 1:  # columns without names
-        columns = [FeatureColumn(name=str(place)) for place in range(signature.num_features)]
-        made_by = Preprocessing(columns=tuple(columns), has_names=False)
-    if made_by is None:
-        return None
-    by_type = dict(made_by) if isinstance(made_by, Mapping) else {NODE: made_by}
-    for name, one in by_type.items():
-        if one.fills is not None:
-            continue
-        known = statistics.get(name)
-        if missing == "indicator" or (missing == "mean" and known is None):
-            lacks = "without indicators" if missing == "indicator" else "without its means kept"
-            raise UserError(
-                f"dataset.missing={missing}: the model was trained {lacks}.",
-                f"Use dataset.missing={'mean' if known else 'zero'}, or fill in the missing "
-                "values.",
-            )
-        fills = np.zeros(one.num_numbers)
-        if missing == "mean" and known is not None:
-            fills = np.array(known.means)[np.array(one.is_number)]
-            if one.means is not None:
-                fills = fills * np.array(one.stds) + np.array(one.means)
-        by_type[name] = one.model_copy(update={"fills": tuple(fills.tolist())})
-    return by_type if isinstance(made_by, Mapping) else by_type[NODE]
 
 
 def _tell_unlike(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,31 +19,10 @@ from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
 from gnntrain.models import AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.text import shown_path
-from gnntrain.run_store import (
-    ModelSignature,
-    model_signature,
-    recorded_store,
-    refuse_other_types,
-)
-from gnntrain.training.checkpoint import epoch_of, load_checkpoint, weights_of
+from gnntrain.run_store import ModelSignature, model_signature, recorded_store, refuse_other_types
+from gnntrain.training.checkpoint import epoch_of, load_checkpoint, other_weights, weights_of
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class InitialWeights:
-    """The initial weights of a model, taken from the best epoch of a run; other parameters are
-    random."""
-
-    run: str  # its directory
-    epoch: int
-    num_taken: int  # parameters
-    num_parameters: int  # of the model
-
-    def __str__(self) -> str:
-        taken = f"{self.num_taken:,} of {self.num_parameters:,} parameters"
-        return f"{taken} from {shown_path(self.run)}, epoch {self.epoch}"
 
 
 def resolved_source(config: Config, graph: Graph) -> Config:
@@ -69,16 +49,16 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     return config
 
 
-def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeights | None:
-    """Give a new model the weights of the run `trainer.init_from`; None: it is not set.
+def take_weights(config: Config, model: AnyModel, graph: Graph) -> dict[str, Any] | None:
+    """Give a new model, random and equal on all ranks, the weights of the run `trainer.init_from`,
+    an absolute path; None: it is not set.
 
     What is of a class, a feature or a node without features is matched by its name; new ones stay
     random. Classes without names stay random where their number differs.
 
-    Args:
-        config: The result of `resolved_source`.
-        model: With random weights, equal on all ranks.
-        graph: The graph it is made for.
+    Returns:
+        `initial_weights` of `summary.json`: the directory of the `run`, its best `epoch`, and of
+        the model's `num_parameters` the `num_taken`.
 
     Raises:
         UserError: The run is missing, or other weights differ.
@@ -91,24 +71,20 @@ def take_weights(config: Config, model: AnyModel, graph: Graph) -> InitialWeight
     model.load_state_dict({name: weight for name, (weight, _) in weights.items()}, strict=False)
     parameters = {name: weight.numel() for name, weight in model.named_parameters()}
     num_taken = sum(int(is_run[1].sum()) for name, is_run in weights.items() if name in parameters)
-    return InitialWeights(str(run.path), epoch, num_taken, sum(parameters.values()))
+    num_parameters = sum(parameters.values())
+    taken = {"run": str(run.path), "epoch": epoch, "num_taken": num_taken}
+    return {**taken, "num_parameters": num_parameters}
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """What a dimension of some weights counts: features or rows of a node type, or outputs.
+    """What a dimension of some weights counts: features or rows of a node type, or outputs."""
 
-    Attributes:
-        label: What it is called in messages; empty: its names are not known, all begin fresh.
-        there: The names in the run.
-        here: The names in the graph.
-        doubled: The inputs and outputs here with twice as many of these: the dimensions of a model
-            so built that differ are those that count them.
-    """
-
-    label: str
-    there: AnyArray
-    here: AnyArray
+    label: str  # in messages; empty: the names are not known, all begin fresh
+    there: AnyArray  # the names in the run
+    here: AnyArray  # the names in the graph
+    # Inputs and outputs here with twice as many of these: the dimensions of a model so built that
+    # differ are those that count them.
     doubled: tuple[GraphSchema, int]
 
     @cached_property
@@ -137,28 +113,16 @@ def _source(
     config: Config, run: RunDirectory, graph: Graph
 ) -> tuple[int, dict[str, Tensor], list[Axis]]:
     """The best epoch of a run, its weights, and the features, learnt rows and outputs that are not
-    at their places in it.
-
-    Raises:
-        UserError: The weights are another model's, or of types that are others, or of features or
-            nodes that are others and whose names are not known.
-    """
+    at their places in it; a UserError where model, types, or features or nodes without known names
+    are others."""
     signature, subject = model_signature(run), f"trainer.init_from={run.shown}: its model"
     refuse_other_types(signature, graph, subject=subject, exactly=True)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    saved = weights_of(state, checkpoint).items()
-    given = {name: weight for name, weight in saved if isinstance(weight, Tensor)}
-    there = {name: str(list(weight.shape)) for name, weight in given.items()}
-    wanted = _shapes(config, signature.schema, signature.num_outputs)
-    here = {name: str(list(shape)) for name, shape in wanted.items()}
-    differing = [
-        f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
-        for name in dict.fromkeys([*here, *there])
-        if there.get(name) != here.get(name)
-    ]
-    if differing:
-        more = f"; and {len(differing) - 3} more differ" if len(differing) > 3 else ""
+    given = weights_of(state, checkpoint)
+    with torch.device("meta"):
+        wanted = build_model(config.model, signature.schema, signature.num_outputs).state_dict()
+    if differing := other_weights(given, wanted):
         theirs = from_dict(run.config(), saved=True).model.model_dump(mode="json")
         ours = config.model.model_dump(mode="json")
         keys = [f"model.{k}={shown(value)}" for k, value in theirs.items() if value != ours.get(k)]
@@ -166,8 +130,7 @@ def _source(
             keys = [f"model={theirs['name']}"]
         older = "An older gnntrain trained it: train it anew."
         raise UserError(
-            f"trainer.init_from={run.shown}: the weights are another model's: "
-            f"{'; '.join(differing[:3])}{more}.",
+            f"trainer.init_from={run.shown}: the weights are another model's: {differing}.",
             f"It was trained with {', '.join(keys)}." if keys else older,
         )
     moved = moved_axes(config, run, signature, graph, subject=subject, by_name=True)
@@ -184,18 +147,15 @@ def moved_axes(
     by_name: bool,
 ) -> list[Axis]:
     """What is not at its place in a run: rows that its model has learnt for nodes without features,
-    found by their ids; `by_name` also features and outputs, and some may begin fresh.
-
-    Raises:
-        UserError: Features or nodes are others.
-    """
+    found by their ids; `by_name` also features and outputs, and some may begin fresh. A UserError
+    where features or nodes are others."""
     here, there, outputs, axes = graph.schema, signature.schema, graph.num_outputs, list[Axis]()
     learns_rows = config.model.is_hetero
     store = recorded_store(run.store_record()) if learns_rows else None
     for name, width in here.num_features.items():
         wanted, of_type = there.num_features[name], f" of {name}" if graph.is_hetero else ""
         kind = f" of type {name}" if graph.is_hetero else ""
-        made_by, names = signature.made_by(name), graph.nodes[name].feature_names
+        made_by, names = signature.preprocessing.get(name), graph.nodes[name].feature_names
         if by_name and width and wanted and names and made_by and made_by.has_names:
             twice = replace(here, num_features={**here.num_features, name: 2 * width})
             before, after = np.array(made_by.feature_names), np.array(names)
@@ -243,19 +203,22 @@ def placed_weights(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """The weights of a run at the places of their names in `model`; and by value whether it is the
     run's, else it is as in `model`."""
-    doubled = [_shapes(config, *axis.doubled) for axis in moved]
+    doubled = []  # each axis with the model of twice as many
+    for axis in moved:
+        with torch.device("meta"):
+            doubled.append((axis, build_model(config.model, *axis.doubled).state_dict()))
     weights = {}
     for name, fresh in model.state_dict().items():
         # Such as a residual's, where its widths are equal in the run; or a state that is no tensor.
         if name not in given or not isinstance(fresh, Tensor):
             continue
         weight, is_taken = given[name], torch.ones(fresh.shape, dtype=torch.bool)
-        for axis, shapes in zip(moved, doubled, strict=True):
-            shape, source = shapes.get(name, ()), axis.source
-            if len(shape) != fresh.dim():  # whatever it counts: it begins fresh
+        for axis, twice in doubled:
+            source, larger = axis.source, twice.get(name)
+            if larger is None or larger.dim() != fresh.dim():  # whatever it counts: it begins fresh
                 is_taken[:] = False
                 continue
-            for dim, (before, after) in enumerate(zip(fresh.shape, shape, strict=True)):
+            for dim, (before, after) in enumerate(zip(fresh.shape, larger.shape, strict=True)):
                 if after == before:
                     continue
                 blocks, rest = divmod(before, len(source))  # such as heads, each of all outputs
@@ -271,11 +234,3 @@ def placed_weights(
             weight = torch.where(is_taken, weight, fresh) if is_taken.any() else fresh
         weights[name] = weight, is_taken
     return weights
-
-
-def _shapes(config: Config, schema: GraphSchema, num_outputs: int) -> dict[str, torch.Size]:
-    """The shapes of a model's weights, by name."""
-    with torch.device("meta"):
-        model = build_model(config.model, schema, num_outputs)
-    weights = model.state_dict().items()  # of a user's model also states that are no tensors
-    return {name: weight.shape for name, weight in weights if isinstance(weight, Tensor)}

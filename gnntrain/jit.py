@@ -31,12 +31,7 @@ os.register_at_fork(after_in_child=_compiling.clear)  # a process waits for its 
 
 def jit(function: Callable[P, R], *, any_order: bool = False) -> Callable[P, R]:
     """Compile `function` lazily: no GIL, cached on disk where possible, divisions as in NumPy.
-
-    Args:
-        function: The function.
-        any_order: Whether the terms of a sum may be added in another order: the sum over a row of
-            products is vectorised then.
-    """
+    Where a sum may be added in `any_order`, the sum over a row of products is vectorised."""
     compiled: Callable[P, R]
     options: dict[str, Any] = {"fastmath": {"reassoc"}} if any_order else {}
     try:
@@ -51,14 +46,11 @@ def jit(function: Callable[P, R], *, any_order: bool = False) -> Callable[P, R]:
 
 
 def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
-    """Compile the kernels of a module in another process, unless the cache on disk has some.
+    """Compile a module's kernels in another process, where `compute` calls them on a small example,
+    unless the cache on disk has some.
 
     If this process calls a kernel meanwhile, it waits. A kernel that the other process has not
     compiled, for any reason, is compiled at its first call.
-
-    Args:
-        module: The module of the functions decorated with `jit`.
-        compute: Calls the kernels on a small example.
     """
     if (
         sys.platform != "linux"

@@ -4,30 +4,23 @@ may have limited by control groups (version 1 or 2). The one place that looks.""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
+_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The limits of the control groups around this process.
+    """The limits of the control groups around this process; None: no limit."""
 
-    Attributes:
-        memory: Bytes that they allow; None: no limit.
-        room: Bytes that are left of them, pages of files that nobody reads lately included.
-        cores: Cores' worth of time; None: no limit.
-        kills: Processes that were killed because memory ran out, in the innermost group.
-    """
-
-    memory: int | None
-    room: int | None
-    cores: float | None
-    kills: int
+    memory: int | None  # bytes that they allow
+    room: int | None  # bytes that are left, with pages of files that nobody reads lately
+    cores: float | None  # cores' worth of time
+    kills: int  # processes that were killed because memory ran out, in the innermost group
 
 
 def container() -> Container:
@@ -95,8 +88,8 @@ def cpu_flags() -> set[str]:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return set()
-    lines = (line.partition(":") for line in text.splitlines())
-    return next((set(v.split()) for k, _, v in lines if k.strip() in ("flags", "Features")), set())
+    found = re.search(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
+    return set() if found is None else set(found[1].split())
 
 
 def core_numbers() -> list[int]:

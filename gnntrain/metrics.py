@@ -14,7 +14,6 @@ directions.
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 from gnntrain.errors import UserError
-from gnntrain.plugins import METRICS, find_plugin, load_plugin, place_in_plugin, plugin_names
+from gnntrain.plugins import METRICS, find_plugin, load_plugin, plugin_names, told
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,35 +57,22 @@ class Tally:
     """A metric of nodes that come in pieces: a small tensor a piece, then one of all, then a value.
 
     So a metric of any number of nodes takes bounded memory.
-
-    Attributes:
-        of: The tensor of a piece, from its outputs and targets as for `Compute`.
-        value: The metric, from the tensor of all pieces.
-        merged: The tensor of two pieces together.
     """
 
-    of: Callable[[Tensor, Tensor], Tensor]
-    value: Callable[[Tensor], float]
-    merged: Callable[[Tensor, Tensor], Tensor] = operator.add
+    of: Callable[[Tensor, Tensor], Tensor]  # a piece's, from outputs and targets as for `Compute`
+    value: Callable[[Tensor], float]  # the metric, from the tensor of all pieces
+    merged: Callable[[Tensor, Tensor], Tensor] = operator.add  # of two pieces together
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A registered metric.
+    """A registered metric."""
 
-    Attributes:
-        name: As in `metrics.jsonl`.
-        function: The function.
-        higher_is_better: Its direction.
-        label_kinds: The kinds of labels that it supports.
-        tally: Computes the same from pieces; None: it needs all outputs at once.
-    """
-
-    name: str
+    name: str  # as in `metrics.jsonl`
     function: Compute
     higher_is_better: bool
     label_kinds: frozenset[str]
-    tally: Tally | None = None
+    tally: Tally | None = None  # computes the same from pieces; None: it needs all outputs at once
 
     def compute(self, outputs: Tensor, targets: Tensor) -> float:
         """The value as Python's number: JSON takes no other, nor does a checkpoint."""
@@ -171,25 +157,18 @@ def outside_metrics(kind: str) -> tuple[str, ...]:
 
 
 def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
-    """Try the metrics of other packages on made-up outputs of this width, before a model is judged
-    by them.
-
-    Raises:
-        UserError: One has a built-in metric's name, is for no labels, fails, or returns no number.
-    """
+    """Try the metrics of other packages on made-up outputs of this width; a UserError where one has
+    a built-in metric's name, is for no labels, fails, or returns no number."""
     for name in plugin_names(METRICS):
+        wrong, hint, point = "", "", find_plugin(METRICS, name).value
         if name in BUILT_IN_METRICS:
-            raise UserError(
-                f"The metric {name!r} of {find_plugin(METRICS, name).value} has the name of a "
-                "built-in metric.",
-                "Give it another name, in its entry point and its decorator.",
-            )
-        if (label_kinds := get_metric(name).label_kinds).isdisjoint(LABEL_KINDS):
-            raise UserError(
-                f"The metric {name!r} is of no kind of labels: its label_kinds are "
-                f"{', '.join(sorted(label_kinds)) or 'empty'}.",
-                f"Give it some of {', '.join(LABEL_KINDS)}.",
-            )
+            wrong = "has the name of a built-in metric."
+            hint = "Give it another name, in its entry point and its decorator."
+        elif get_metric(name).label_kinds.isdisjoint(LABEL_KINDS):
+            wrong = "is for no kind of labels."
+            hint = f"Give its label_kinds some of {', '.join(LABEL_KINDS)}."
+        if wrong:
+            raise UserError(f"The metric {name!r} of {point} {wrong}", hint)
     import torch
 
     # Each class twice, where there are not too many, and rows enough for a metric of the best 100.
@@ -205,16 +184,10 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
         targets = (row[:, None] + column) % 2
     for metric in map(get_metric, outside_metrics(kind)):
         try:
-            value = metric.function(outputs, targets)
-            if isinstance(value, str):
-                raise TypeError(f"it returned {value!r}")
-            float(value)
+            metric.compute(outputs, targets)
         except Exception as error:  # another package's code may raise any
-            code = getattr(inspect.unwrap(metric.function), "__code__", None)
-            begin = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
             raise UserError(
-                f"The metric {metric.name!r} cannot be computed: {type(error).__name__}: {error}"
-                f"{place_in_plugin(error) or begin}.",
+                f"The metric {metric.name!r} cannot be computed: {told(error)}.",
                 f"It takes outputs and targets, here {list(outputs.shape)} and "
                 f"{list(targets.shape)}, and returns a number.",
             ) from error
@@ -223,11 +196,6 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
 def _share(part: Tensor, whole: Tensor) -> float:
     """The sum of `part` over that of `whole`."""
     return float(part.sum()) / max(1.0, float(whole.sum()))
-
-
-def _mean_where(is_defined: Tensor, values: Tensor) -> float:
-    """The mean over the targets for which a metric is defined; NaN if there is none."""
-    return float(values[is_defined].mean()) if is_defined.any() else math.nan
 
 
 def predicted_classes(outputs: Tensor) -> Tensor:
@@ -260,10 +228,6 @@ def _right_counts(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([is_right.sum(), (is_right >= 0).sum()])
 
 
-# Of several labels a node, the share of right flags.
-_REGISTERED["accuracy"] = _tallied("accuracy", CLASS_KINDS, _right_counts, lambda c: _share(*c))
-
-
 def _f1_macro(counts: Tensor) -> float:
     """The mean over the classes (or labels) that occur in targets or predictions."""
     right, guessed, true = counts.double()
@@ -271,14 +235,11 @@ def _f1_macro(counts: Tensor) -> float:
     return float((2 * right / (guessed + true))[occurs].mean()) if occurs.any() else 0.0
 
 
-def _mean_over_labels(
-    value: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
-) -> float:
-    """A ranking metric of each label, their mean; NaN where no label can be ranked.
+def _ranked(name: str, outputs: Tensor, targets: Tensor) -> float:
+    """ROC AUC or average precision; of several labels the mean, NaN where no label can be ranked.
 
     A label of all nodes or of no node has no ranking. Logits are ranked as they are: of large ones
-    the probabilities in float32 are all 1. `value` computes from the positive and the negative
-    nodes at each distinct logit, the largest logit first: float64 `[num_distinct]`.
+    the probabilities in float32 are all 1.
     """
     import torch
 
@@ -288,36 +249,21 @@ def _mean_over_labels(
             continue
         if outputs[:, label].isnan().any():
             return math.nan
+        # The nodes at each distinct logit, the largest logit first: float64 [num_distinct].
         distinct, place = torch.unique(outputs[:, label], return_inverse=True)
         negative, positive = (
             place[flag == which].bincount(minlength=len(distinct)).flip(0).double()
             for which in (0, 1)
         )
-        values.append(float(value(positive, negative)))
+        if name == "roc_auc":
+            # Of all pairs of a positive and a negative node, those in the right order; ties: half.
+            right = (negative * (positive.cumsum(0) - positive / 2)).sum()
+            value = right / (positive.sum() * negative.sum())
+        else:
+            precision = positive.cumsum(0) / (positive + negative).cumsum(0)
+            value = (positive * precision).sum() / positive.sum()
+        values.append(float(value))
     return sum(values) / len(values) if values else math.nan
-
-
-@metric("roc_auc", higher_is_better=True, label_kinds=("binary", "multilabel"))
-def roc_auc(outputs: Tensor, targets: Tensor) -> float:
-    """Area under the ROC curve; of several labels, their mean."""
-
-    def area(positive: Tensor, negative: Tensor) -> Tensor:
-        # Of all pairs of a positive and a negative node, those in the right order; ties are half.
-        right = (negative * (positive.cumsum(0) - positive / 2)).sum()
-        return right / (positive.sum() * negative.sum())
-
-    return _mean_over_labels(area, outputs, targets)
-
-
-@metric("average_precision", higher_is_better=True, label_kinds=("binary", "multilabel"))
-def average_precision(outputs: Tensor, targets: Tensor) -> float:
-    """Average precision; of several labels, their mean."""
-
-    def average(positive: Tensor, negative: Tensor) -> Tensor:
-        precision = positive.cumsum(0) / (positive + negative).cumsum(0)
-        return (positive * precision).sum() / positive.sum()
-
-    return _mean_over_labels(average, outputs, targets)
 
 
 def _moments(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -359,32 +305,41 @@ def _merged_moments(one: Tensor, other: Tensor) -> Tensor:
     )
 
 
-def _r2(moments: Tensor) -> float:
-    """Of several targets, the mean over those that vary."""
-    _, _, deviations, squares, _, least, largest = moments
-    return _mean_where(least < largest, 1 - squares / deviations)
+def _of_quantities(name: str, moments: Tensor) -> float:
+    """A metric in the targets' units, the mean over the targets for which it is defined: r2 is for
+    those that vary. NaN where there is none."""
+    count, _, deviations, squares, sizes, least, largest = moments
+    if name == "r2":
+        is_defined, values = least < largest, 1 - squares / deviations
+    else:
+        is_defined = count > 0
+        values = (squares / count).sqrt() if name == "rmse" else sizes / count
+    return float(values[is_defined].mean()) if is_defined.any() else math.nan
 
 
-def _rmse(moments: Tensor) -> float:
-    """In the targets' units; of several targets, their mean."""
-    return _mean_where(moments[0] > 0, (moments[3] / moments[0]).sqrt())
-
-
-def _mae(moments: Tensor) -> float:
-    return _mean_where(moments[0] > 0, moments[4] / moments[0])
-
-
-_errors = partial(_tallied, merged=_merged_moments, higher_is_better=False)
+_RANKED = frozenset(("binary", "multilabel"))
 for _metric in (
+    # Of several labels a node, the share of right flags.
+    _tallied("accuracy", CLASS_KINDS, _right_counts, lambda c: _share(*c)),
+    Metric("roc_auc", lambda *pair: _ranked("roc_auc", *pair), True, _RANKED),
+    Metric("average_precision", lambda *pair: _ranked("average_precision", *pair), True, _RANKED),
     # Of one class a node, the accuracy.
     _tallied("f1_micro", CLASS_KINDS, _class_counts, lambda c: _share(2 * c[0], c[1] + c[2])),
     _tallied("f1_macro", CLASS_KINDS, _class_counts, _f1_macro),
     _tallied("precision", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[1, 1])),
     _tallied("recall", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[2, 1])),
     _tallied("f1", ["binary"], _class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1])),
-    _tallied("r2", ["continuous"], _moments, _r2, _merged_moments),
-    _errors("rmse", ["continuous"], _moments, _rmse),
-    _errors("mae", ["continuous"], _moments, _mae),
+    *(
+        _tallied(
+            name,
+            ["continuous"],
+            _moments,
+            partial(_of_quantities, name),
+            _merged_moments,
+            higher_is_better=name == "r2",
+        )
+        for name in ("r2", "rmse", "mae")
+    ),
 ):
     _REGISTERED[_metric.name] = _metric
 BUILT_IN_METRICS = tuple(_REGISTERED)

@@ -10,14 +10,8 @@ from gnntrain.errors import UserError
 
 
 def user_cache(instead: str) -> Path:
-    """The user's folder of what gnntrain keeps.
-
-    Args:
-        instead: The key that names another place.
-
-    Raises:
-        UserError: The user has no home.
-    """
+    """The user's folder of what gnntrain keeps; a UserError that asks for the key `instead` where
+    the user has no home."""
     import platformdirs  # every command imports this module
 
     try:

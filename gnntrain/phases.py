@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from gnntrain.devices import is_recording, timing_event
+from gnntrain.devices import timing_event
 
 T = TypeVar("T")
 Moment = Any  # seconds of the host's clock, or an event as `torch.cuda.Event`; None: not timed
@@ -25,11 +25,8 @@ class Phases:
 
     On a GPU a phase is timed by two events on the current stream, which are read after they have
     passed: the host never waits for the GPU, and a phase costs some microseconds. On Apple's GPUs,
-    for which torch has no such events, a phase is the time to enqueue its work.
-
-    Args:
-        device: Where the phases compute; None or a CPU: the host's clock.
-        background: They run beside the training step: their names begin with `background/`.
+    for which torch has no such events, a phase is the time to enqueue its work. Names of phases
+    that run beside the training step, in the `background`, begin with `background/`.
     """
 
     def __init__(self, device: torch.device | None = None, *, background: bool = False) -> None:
@@ -88,7 +85,7 @@ class Phases:
     def _now(self) -> Moment:
         if not self._has_events:
             return time.perf_counter()
-        if is_recording(self._device):
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None  # a captured phase takes no time; replays have a phase of their own
         event = timing_event(self._device)
         event.record()
@@ -98,10 +95,9 @@ class Phases:
         if begin is not None and end is not None:
             with self._lock:
                 self._pending.append((name, begin, end))
-                self._read_events()
+                self._read_events()  # so that the list stays short
 
     def _read_events(self) -> None:
-        """Add up the events that have passed, so that the list stays short."""
         while self._pending and (not self._has_events or self._pending[0][2].query()):
             name, begin, end = self._pending.popleft()
             seconds = begin.elapsed_time(end) / 1000 if self._has_events else end - begin

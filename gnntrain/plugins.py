@@ -43,11 +43,8 @@ def _plugin_names(group: str, _path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def find_plugin(group: str, name: str) -> EntryPoint:
-    """The entry point of a name; where packages offer the same name, the first one found.
-
-    Raises:
-        UserError: No installed package offers it.
-    """
+    """The entry point of a name, a UserError where no installed package offers it; where several
+    do, the first one found."""
     for point in entry_points(group=group, name=name):
         return point
     raise UserError(
@@ -57,37 +54,27 @@ def find_plugin(group: str, name: str) -> EntryPoint:
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import the object behind a name.
-
-    Raises:
-        UserError: No installed package offers the name, or its code cannot be imported.
-    """
+    """Import the object behind a name; a UserError where no installed package offers it, or its
+    code cannot be imported."""
     point = find_plugin(group, name)
     startup.execute(startup.META)  # its code may compute with tensors without data
     _packages.add(point.module.partition(".")[0])
     try:
         return point.load()
     except Exception as error:  # a module's code may raise any
-        place = place_in_plugin(error)
         raise UserError(
-            f"{name!r} ({point.value}, entry points {group}) cannot be imported: {error}{place}",
+            f"{name!r} ({point.value}, entry points {group}) cannot be imported: {told(error)}",
             "install or repair the package that declares it",
         ) from error
 
 
 def told(error: BaseException) -> str:
     """An exception's class and message, and the last place in a package's code it came through."""
-    said = str(error).strip()
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return text + place_in_plugin(error)
-
-
-def place_in_plugin(error: BaseException) -> str:
-    """` (file:line)`, the last place in a package's code that an exception came through; or ""."""
+    text = f"{type(error).__name__}: {error}".strip().removesuffix(":")
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] in _packages:
-            return f" ({frame.f_code.co_filename}:{line})"
-    return ""
+            return f"{text} ({frame.f_code.co_filename}:{line})"
+    return text
 
 
 @functools.cache  # once imported, a module stays as it is

@@ -11,28 +11,16 @@ import itertools
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnntrain.config import (
-    Config,
-    ConfigError,
-    FilesConfig,
-    PluginConfig,
-    Problem,
-    changed_meaning,
-    contradictions,
-    from_dict,
-    idle_keys,
-    machine_problems,
-    refuse_other_arguments,
-)
+from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
+from gnntrain.config.reading import changed_meaning
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
@@ -42,35 +30,16 @@ from gnntrain.distributed.processes import stopping_servers
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import RunError, UserError, may_mend
 from gnntrain.job import Job, error_text, status_of, summarize
-from gnntrain.joint_run import (
-    compare_stores,
-    follow,
-    joined_run,
-    plan_together,
-    tell,
-)
+from gnntrain.joint_run import compare_stores, follow, joined_run, plan_together, tell
 from gnntrain.limits import why_killed
 from gnntrain.metrics import refuse_broken_metrics
+from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.rundir import (
-    LATEST,
-    RunDirectory,
-    RunPlace,
-    has_checkpoint,
-    is_running,
-    planned_run,
-)
+from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.reporting.stream import restore_terminal
 from gnntrain.reporting.text import counted
 from gnntrain.restarts import begun_run, job_names
-from gnntrain.run_store import (
-    has_changed,
-    is_object,
-    object_dataset,
-    open_graph,
-    prepare_store,
-    record_of,
-)
+from gnntrain.run_store import is_object, object_dataset, open_graph, prepare_store, record_of
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.node_classification import positive_class
@@ -116,10 +85,11 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    refuse_other_arguments(config, overrides)
+    checks.refuse_other_arguments(config, overrides)
     shown = listener or progress
-    # Of a command, or a sweep's worker, the process is gnntrain's own.
-    with _joined(is_own_process=place is not None or listener is not None) as rendezvous:
+    # The process of a command, or of a sweep's worker, keeps its servers.
+    servers = stopping_servers() if place is None and listener is None else contextlib.nullcontext()
+    with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
         jobs = job_names(None if rendezvous is None else rendezvous.job_name(), next(_numbers))
@@ -131,26 +101,16 @@ def train(
         named, launched = None if place.is_made_up else place.path, rendezvous is not None
         begun = begun_run(config.run.if_exists, overrides, named, jobs, is_launched=launched)
         if begun is None:
-            return _run(config, place, overrides, shown, rendezvous, data, jobs)
+            return _run(config, place, None, overrides, shown, rendezvous, data, jobs)
         # The same command goes on with the run that it has begun; a completed one stays as it is.
         saved = from_dict(begun.config(), saved=True)
         config = config.model_copy(update={"run": saved.run})
         source, begun_from = config.trainer.init_from, saved.trainer.init_from
-        if source and begun_from and Path(source).name in (LATEST, Path(begun_from).name):
+        if source and begun_from and Path(source).name in (rundir.LATEST, Path(begun_from).name):
             trainer = config.trainer.model_copy(update={"init_from": begun_from})
             config = config.model_copy(update={"trainer": trainer})
         if changed := changed_meaning(saved, config):
             raise ConfigError(changed)
-        is_files = isinstance(config.dataset, FilesConfig) and not is_object(config.dataset)
-        if is_files and config.distributed.graph != "partitioned":
-            with contextlib.suppress(UserError):  # the files are not here, nor do they need to be
-                if has_changed(begun, config.dataset):
-                    _log.warning(
-                        "The files of %s hold other data today (or an older version read them); "
-                        "the run %s stays with those that it was begun with. A run of another name "
-                        "(run.name=NAME) trains on today's.",
-                        *(config.dataset.name, begun.shown),
-                    )
         summary = begun.summary() or {}
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
             _log.warning("The run %s has completed: nothing is left to train.", begun.shown)
@@ -158,15 +118,7 @@ def train(
             tell(rendezvous, config=None, summary=summary)
             return summary
         _log.warning("The run %s is there, and goes on.", begun.shown)
-        return _run(config, begun, (), shown, rendezvous, data)
-
-
-@contextlib.contextmanager
-def _joined(*, is_own_process: bool) -> Iterator[Rendezvous | None]:
-    """The other processes of the run; in a user's own process no server is left behind."""
-    servers = contextlib.nullcontext() if is_own_process else stopping_servers()
-    with joined_run() as rendezvous, servers:
-        yield rendezvous
+        return _run(config, place, begun, (), shown, rendezvous, data)
 
 
 def saved_config(run_dir: str | Path) -> dict[str, Any]:
@@ -199,8 +151,9 @@ def resume(
         ConfigError: A key would make another run of it; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    refuse_other_arguments(Config() if config is None else config, overrides)
-    with _joined(is_own_process=listener is not None) as rendezvous:
+    checks.refuse_other_arguments(Config() if config is None else config, overrides)
+    servers = stopping_servers() if listener is None else contextlib.nullcontext()
+    with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous)
         run = RunDirectory.open(run_dir)
@@ -217,30 +170,32 @@ def resume(
             config = config.model_copy(update={"dataset": dataset, "run": keys})
             if changed := changed_meaning(saved, config):
                 raise ConfigError(changed)
-        return _run(config, run, overrides, listener or progress, rendezvous)
+        return _run(config, _place(config), run, overrides, listener or progress, rendezvous)
 
 
 def _run(
     config: Config,
-    place: RunPlace | RunDirectory,
+    place: RunPlace,
+    begun: RunDirectory | None,
     overrides: Sequence[str],
     listener: Connection | bool,
     rendezvous: Rendezvous | None,
     data: object = None,
     jobs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Train a new run at a place; or go on with a run, in another directory where its keys name
-    one."""
+    """Train a new run at a place; or go on with one that was begun, at the place only where the
+    keys name another than its own."""
     started = time.time()
     # Of a configuration made in Python nothing was refused yet.
-    contradicting = [problem for _, problem in contradictions(config, plugins=True)]
-    if problems := [*contradicting, *machine_problems(config, gpus_here)]:
+    contradicting = [problem for _, problem in checks.contradictions(config, plugins=True)]
+    if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
-    begun = place if isinstance(place, RunDirectory) else None
     record = None if begun is None else begun.store_record()
     plan = plan_together(config, rendezvous, record)
-    with contextlib.nullcontext() if begun is None else begun.held():
+    checkpoint: Path | None = None
+    with contextlib.ExitStack() as stack:
         if begun is not None:
+            stack.enter_context(begun.held())
             state, checkpoint = _last(begun)
             # Another global batch would be another training.
             batch_size, ranks = config.trainer.batch_size, plan.num_trainers
@@ -263,47 +218,42 @@ def _run(
                 from gnntrain.init_from import resolved_source  # imports all models
 
                 config = resolved_source(config, opened.store)
-            for text in idle_keys(config, overrides):
+            for text in checks.idle_keys(config, overrides):
                 _log.warning("%s", text)
         compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
-        create = partial(
-            RunDirectory.create,
-            config=config.to_dict(),
-            overrides=overrides,
-            seed=config.trainer.seed,
-        )
-        if not isinstance(place, RunDirectory):
-            run, checkpoint = create(place, jobs=jobs), None
+        saved = None if begun is None else from_dict(begun.config(), saved=True)
+        names = (config.run.dir, config.run.name)
+        if begun and saved and names == (saved.run.dir, saved.run.name):
+            run = begun
+            if config != saved:
+                run.note_changes(config.to_dict(), overrides)
         else:
-            run, saved = place, from_dict(place.config(), saved=True)
-            if (config.run.dir, config.run.name) != (saved.run.dir, saved.run.name):
-                run = create(_place(config))
-                try:  # checkpoints and metrics go with it
-                    for path in (*place.checkpoints.glob("*.pt"), *place.path.glob("metrics.*")):
-                        shutil.copyfile(path, run.path / path.relative_to(place.path))
+            plain, seed = config.to_dict(), config.trainer.seed
+            run = RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
+            if begun is not None:  # its checkpoints and metrics go with it
+                try:
+                    for path in (*begun.checkpoints.glob("*.pt"), *begun.path.glob("metrics.*")):
+                        shutil.copyfile(path, run.path / path.relative_to(begun.path))
                 except OSError as error:
                     reason = error.strerror or error
                     raise RunError(f"{run.shown} cannot be written: {reason}") from error
                 checkpoint = checkpoint and run.checkpoints / checkpoint.name
-            elif config != saved:
-                run.note_changes(config.to_dict(), overrides)
-    run.forget_summary()
-    graph = opened.store.path, opened.reason, opened.seconds
-    job = Job(config, *graph, run.path, started, kernels, checkpoint, listener)
-    return _train(run, job, opened.store, plan, rendezvous)
+            stack.close()
+            stack.enter_context(run.held())
+        run.forget_summary()
+        graph = opened.store.path, opened.reason, opened.seconds
+        job = Job(config, *graph, run.path, started, kernels, checkpoint, listener)
+        return _train(run, job, opened.store, plan, rendezvous)
 
 
 def _last(run: RunDirectory) -> tuple[State, Path | None]:
-    """The last checkpoint's state, and its path; none of a run that ended before its first.
-
-    Raises:
-        UserError: None is intact; or they were removed.
-    """
+    """The last checkpoint's state, and its path; none of a run that ended before its first. A
+    UserError where none is intact, or they were removed."""
     summary = run.summary()
     if summary is None:
         _log.warning("The run %s ended without a word; %s.", run.shown, why_killed())
-    if not has_checkpoint(run.path) and (summary or {}).get("status") != "completed":
+    if not rundir.has_checkpoint(run.path) and (summary or {}).get("status") != "completed":
         _log.warning("The run %s ended before its first checkpoint: it begins anew.", run.shown)
         return {}, None
     state, checkpoint, damaged = load_last(run.checkpoints)
@@ -322,7 +272,7 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
 def _place(config: Config) -> RunPlace:
     run, names = config.run, (config.dataset.name, config.model.name)
     is_made_up = run.dir is None and run.name is None
-    return RunPlace(Path(planned_run(run.dir, run.name, *names)), is_made_up)
+    return RunPlace(Path(rundir.planned_run(run.dir, run.name, *names)), is_made_up)
 
 
 def _train(
@@ -332,10 +282,8 @@ def _train(
     plan: LaunchPlan,
     rendezvous: Rendezvous | None,
 ) -> dict[str, Any]:
-    """Start the ranks, again up to `trainer.max_restarts` times after failures that may be mended.
-
-    In every case the run directory gets a summary.
-    """
+    """Start the ranks of a run that is held, again up to `trainer.max_restarts` times after
+    failures that may be mended. In every case the run directory gets a summary."""
 
     def close(error: BaseException) -> None:
         """Write the run's status into its summary, by the parent's knowledge: rank 0 may have been
@@ -365,7 +313,7 @@ def _train(
     # What a launcher has started, it starts again.
     restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
     in_process = restarts_left == 0  # a rank that is started again needs a process outliving it
-    with run.held(), on_forced_exit(close):
+    with on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
             tell(rendezvous, job=job)
@@ -421,7 +369,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
 
     best = load_best(run_dir)
     shown = reached(best.run, best.signature.metric).best_epoch
-    if shown is not None and shown > best.epoch and not is_running(best.run.path):
+    if shown is not None and shown > best.epoch and not rundir.is_running(best.run.path):
         _log.warning(
             "Epoch %d was better, but is in no checkpoint. `gnntrain resume %s` trains it again.",
             *(shown, best.run.shown),
@@ -466,14 +414,10 @@ def partition(
     method: Method = "streaming",
     data: object = None,
 ) -> PartitionedGraph:
-    """Cut the data set's graph into parts, as `gnntrain partition` does.
+    """Cut the graph of `config.dataset` into at most 256 parts, as `gnntrain partition` does.
 
-    Args:
-        config: The data set is its `dataset`.
-        num_parts: At most 256.
-        out: The folder of the parts; it must not be there yet, or be empty.
-        method: How nodes are assigned to parts.
-        data: See `train`. Train on the parts with `FilesConfig(name="data")`.
+    The folder `out` must not be there yet, or be empty. `method` assigns nodes to parts. For `data`
+    see `train`; train on its parts with `FilesConfig(name="data")`.
     """
     from gnntrain.data.partitioning.build import partition
 
@@ -494,12 +438,8 @@ def graph_sizes(graph: Graph) -> dict[str, Any]:
 
 
 def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
-    """Refuse a graph that does not fit model or task, and one without a training step.
-
-    Raises:
-        UserError: Labels, types, classes, metrics, fan-outs or a package's model do not fit; or
-            there is no training node, or no whole batch of them.
-    """
+    """Raise a UserError where labels, types, classes, metrics, fan-outs or a package's model do not
+    fit the graph; or there is no training node, or no whole batch of them."""
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
     refuse_broken_metrics(graph.task, graph.num_outputs)

@@ -16,17 +16,16 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import Config, DatasetConfig, FilesConfig, SyntheticConfig
-from gnntrain.config.problems import meant_or, shown
+from gnntrain.config.problems import meant_or
 from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for, object_builder
 from gnntrain.data.feature_statistics import FeatureStatistics
 from gnntrain.data.graph import JSON, NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.preprocessing import AnyPreprocessing, Preprocessing
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.stores import stores_folder
-from gnntrain.data.summary import first_names
 from gnntrain.data.targets import TargetScale
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.errors import UserError
@@ -43,43 +42,31 @@ _GRAPH_FILES = ("data", "schema", "edges", "features")
 
 @dataclass(frozen=True)
 class ModelSignature:
-    """Inputs and outputs of a model that was trained on a graph, as `store.json` keeps them.
+    """Inputs and outputs of a model that was trained on a graph, as `store.json` keeps them."""
 
-    Attributes:
-        dataset, task, metric: As of `Graph`.
-        num_features: Features a node, of the target type.
-        num_classes: Number of classes; of targets.
-        schema: The types of the graph.
-        class_names: The classes (targets) as the user's labels call them; None: 0, 1, ….
-        has_edge_weight: Whether edges have weights.
-        preprocessing: The preprocessing of a user's columns, if any.
-        target_scale: The scale of a regression's targets; None for classes.
-        preprocessing_by_type: As `preprocessing`, of a typed graph.
-        id_digests: Digests of the user's ids of the nodes without features: a model of typed graphs
-            has learnt a row for each.
-        statistics: Of the features, by node type; empty where the graph was in parts.
-        lowest: What `dataset.normalize_features` subtracted, by node type; None: it was not set.
-    """
-
+    # As of `Graph`.
     dataset: str
     task: LabelKind
     metric: str
-    num_features: Annotated[int, Field(ge=0)]
-    num_classes: Annotated[int, Field(ge=1)]
+    num_features: Annotated[int, Field(ge=0)]  # a node, of the target type
+    num_classes: Annotated[int, Field(ge=1)]  # of a regression: targets
     schema: GraphSchema
+    # The classes (targets) as the user's labels call them; None: 0, 1, ….
     class_names: list[str] | list[int] | None = None
     has_edge_weight: bool = False
-    preprocessing: Preprocessing | None = None
-    target_scale: TargetScale | None = None
-    preprocessing_by_type: dict[NodeType, Preprocessing] | None = None
+    preprocessing: dict[NodeType, Preprocessing] = field(default_factory=dict)  # of users' columns
+    target_scale: TargetScale | None = None  # of a regression
+    # Digests of the user's ids of the nodes without features: a model of typed graphs has learnt a
+    # row for each.
     id_digests: dict[NodeType, str] = field(default_factory=dict)
+    # Of the features; empty where the graph was in parts.
     statistics: dict[NodeType, FeatureStatistics] = field(default_factory=dict)
+    # What `dataset.normalize_features` subtracted; None: it was not set.
     lowest: dict[NodeType, float] | None = None
 
     @classmethod
     def of(cls, store: StoredGraph | PartitionedGraph) -> ModelSignature:
         """The signature of a model that is trained on `store`, without statistics."""
-        made_by, is_homogeneous = store.meta.preprocessing, store.meta.is_homogeneous
         bare = {name: nodes for name, nodes in store.nodes.items() if not nodes.num_features}
         return cls(
             dataset=store.dataset,
@@ -90,9 +77,8 @@ class ModelSignature:
             schema=store.schema,
             class_names=store.class_names,
             has_edge_weight=any(edges.weight is not None for edges in store.edges.values()),
-            preprocessing=made_by.get(NODE) if is_homogeneous else None,
+            preprocessing=store.meta.preprocessing,
             target_scale=store.target_scale() if store.task == "continuous" else None,
-            preprocessing_by_type=None if is_homogeneous else made_by,
             id_digests={t: digest for t, nodes in bare.items() if (digest := _id_digest(nodes))},
             lowest=store.meta.lowest,
         )
@@ -101,12 +87,6 @@ class ModelSignature:
         """All attributes as plain data."""
         plain: dict[str, Any] = TypeAdapter(ModelSignature).dump_python(self, mode="json")
         return plain
-
-    def made_by(self, node_type: NodeType) -> Preprocessing | None:
-        """The preprocessing of the features of one type."""
-        if self.preprocessing_by_type is not None:
-            return self.preprocessing_by_type.get(node_type)
-        return self.preprocessing
 
     @property
     def num_outputs(self) -> int:
@@ -120,33 +100,37 @@ class ModelSignature:
         return not same_size or self.id_digests.get(name) != _id_digest(nodes)
 
 
+def _id_digest(nodes: Nodes) -> str | None:
+    """A digest of the user's ids; None: nodes are called by their numbers."""
+    return None if nodes.ids is None else blake2b(np.ascontiguousarray(nodes.ids).data).hexdigest()
+
+
 def refuse_other_types(
     signature: ModelSignature, graph: Graph, *, subject: str, exactly: bool = False
 ) -> None:
     """Raise a UserError for a graph that lacks a type of the one that a model was trained on, or,
     `exactly`, has further ones; `subject` is the model in the message."""
-    there, here = signature.schema, graph.schema
-    edges = [["/".join(edge) for edge in schema.edge_types] for schema in (there, here)]
-    for kind, wanted, given in (
-        ("node type", there.node_types, here.node_types),
-        ("edge type", *edges),
-    ):
-        for name in (name for name in wanted if name not in given):
+    there, here = (
+        {
+            **dict.fromkeys(schema.node_types, "node"),
+            **{"/".join(edge_type): "edge" for edge_type in schema.edge_types},
+        }
+        for schema in (signature.schema, graph.schema)
+    )
+    for name, kind in {**there, **(here if exactly else {})}.items():
+        if name not in here:
+            of_kind = [other for other, its in here.items() if its == kind]
             raise UserError(
-                f"{subject} was trained with the {kind} {name}, which the graph {graph.dataset} "
-                "lacks.",
-                meant_or(name, given, f"It has the {kind}s {', '.join(given)}."),
+                f"{subject} was trained with the {kind} type {name}, which the graph "
+                f"{graph.dataset} lacks.",
+                meant_or(name, of_kind, f"It has the {kind} types {', '.join(of_kind)}."),
             )
-        for name in (name for name in given if exactly and name not in wanted):
+        if name not in there:
             raise UserError(
-                f"{subject} was trained without the {kind} {name} of the graph {graph.dataset}.",
-                f"It was trained with the {kind}s {', '.join(wanted)}.",
+                f"{subject} was trained without the {kind} type {name} of the graph "
+                f"{graph.dataset}.",
+                f"It was trained with {', '.join(there)}.",
             )
-
-
-def _id_digest(nodes: Nodes) -> str | None:
-    """A digest of the user's ids; None: nodes are called by their numbers."""
-    return None if nodes.ids is None else blake2b(np.ascontiguousarray(nodes.ids).data).hexdigest()
 
 
 def model_signature(run: RunDirectory) -> ModelSignature:
@@ -159,10 +143,13 @@ def model_signature(run: RunDirectory) -> ModelSignature:
     if record is None or record.learnt is None:
         told = f"{run.shown} does not record its model: an older gnntrain wrote it."
         raise UserError(told, "Train it anew.")
+    learnt = record.learnt
+    if isinstance(learnt, dict) and "preprocessing_by_type" in learnt:  # of an older run
+        one, by_type = learnt.get("preprocessing"), learnt["preprocessing_by_type"]
+        learnt = {**learnt, "preprocessing": by_type or ({NODE: one} if one else {})}
     try:
         # As JSON: of Python's objects, strictness takes none but a `ModelSignature`.
-        learnt = json.dumps(record.learnt)
-        return TypeAdapter(ModelSignature).validate_json(learnt, strict=True)
+        return TypeAdapter(ModelSignature).validate_json(json.dumps(learnt), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(["learnt", *map(str, first["loc"])])
@@ -171,26 +158,11 @@ def model_signature(run: RunDirectory) -> ModelSignature:
         ) from error
 
 
-def spread_warnings(signature: ModelSignature, dataset: DatasetConfig) -> list[str]:
-    """A warning of features whose spread is far from the others', where it can be mended."""
-    if getattr(dataset, "standardize", True):
-        return []
-    apart = [
-        name if node_type == NODE else f"{node_type}.{name}"
-        for node_type, statistics in signature.statistics.items()
-        for name in statistics.apart(signature.made_by(node_type))
-    ]
-    return apart and [
-        f"The spread of {first_names(apart)} is far from the other features': those of small "
-        "spread count for little at first. Set dataset.standardize=true."
-    ]
-
-
 def prepare_store(
     dataset: DatasetConfig,
     *,
     labelled: bool = True,
-    preprocessing: Preprocessing | Mapping[NodeType, Preprocessing] | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     lowest: Mapping[NodeType, float] | None = None,
     data: object = None,
 ) -> OpenedStore:
@@ -211,18 +183,14 @@ def prepare_store(
         own = object_dataset(dataset).for_target(dataset.target)
         preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
         builder = object_builder(data, own, labelled=labelled, preprocessing=preprocessing)
-    options = prepare_options(dataset)
+    options = _prepare_options(dataset)
     if options.normalize_features:
         options = replace(options, lowest=lowest)
     return open_or_build(stores_folder(dataset), builder.identity, options, builder.build)
 
 
 def object_dataset(dataset: DatasetConfig) -> FilesConfig:
-    """The configuration of a graph given as an object.
-
-    Raises:
-        UserError: `dataset` is another graph: one of files, or a published one.
-    """
+    """The configuration of a graph given as an object; a UserError where `dataset` is another."""
     unnamed, other = FilesConfig(), list[str]()
     if isinstance(dataset, FilesConfig):
         other = [f"dataset.{key}" for key in (*_GRAPH_FILES, "labels") if getattr(dataset, key)]
@@ -243,8 +211,7 @@ def is_object(dataset: DatasetConfig) -> bool:
     return isinstance(dataset, FilesConfig) and not any(getattr(dataset, k) for k in _GRAPH_FILES)
 
 
-def prepare_options(dataset: DatasetConfig) -> PrepareOptions:
-    """How the data set's graph is prepared."""
+def _prepare_options(dataset: DatasetConfig) -> PrepareOptions:
     names = [field.name for field in fields(PrepareOptions) if field.name != "lowest"]
     return PrepareOptions(**{name: getattr(dataset, name) for name in names})
 
@@ -252,13 +219,7 @@ def prepare_options(dataset: DatasetConfig) -> PrepareOptions:
 def store_folder(dataset: DatasetConfig) -> Path:
     """The folder of the data set's own store, which need not exist yet."""
     identity = builder_for(dataset).identity()
-    return stores_folder(dataset).absolute() / store_name(identity, prepare_options(dataset))
-
-
-def has_changed(run: RunDirectory, dataset: DatasetConfig) -> bool:
-    """Whether the data set has another store today than the one that the run was trained on."""
-    record = run.store_record()
-    return record is not None and Path(record.path).name != store_folder(dataset).name
+    return stores_folder(dataset).absolute() / store_name(identity, _prepare_options(dataset))
 
 
 def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
@@ -269,7 +230,7 @@ def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
     signature = ModelSignature.of(graph)
     if isinstance(graph, StoredGraph):  # parts have no rows here
         statistics = {
-            name: FeatureStatistics.of(nodes, signature.made_by(name))
+            name: FeatureStatistics.of(nodes, signature.preprocessing.get(name))
             for name, nodes in graph.nodes.items()
             if nodes.num_features
         }
@@ -281,11 +242,19 @@ def recorded_store(record: StoreRecord | None) -> StoredGraph | None:
     """The recorded store; None if it is missing, or holds another graph."""
     if record is None:
         return None
-    try:
+    with contextlib.suppress(StoreError):
         store = StoredGraph.open(Path(record.path))
-    except StoreError:
-        return None
-    return store if store.content_digest == record.digest else None
+        if store.content_digest == record.digest:
+            return store
+    return None
+
+
+class OpenedParts(NamedTuple):
+    """As `OpenedStore`, for a graph in parts, of which none is open here."""
+
+    store: PartitionedGraph
+    reason: str
+    seconds: float
 
 
 def open_run_store(
@@ -325,14 +294,6 @@ def open_run_store(
     return opened
 
 
-class OpenedParts(NamedTuple):
-    """As `OpenedStore`, for a graph in parts, of which none is open here."""
-
-    store: PartitionedGraph
-    reason: str
-    seconds: float
-
-
 def open_graph(
     config: Config,
     record: StoreRecord | None = None,
@@ -363,13 +324,7 @@ def open_graph(
     folder, dataset = config.distributed.parts, config.dataset
     assert folder is not None, "refused with the configuration"
     parts = PartitionedGraph.open(Path(folder), range(0))
-    of, options = parts.meta, prepare_options(dataset).to_dict()
-    if differing := [key for key, value in options.items() if of.options.get(key) != value]:
-        there = ", ".join(f"dataset.{key}={shown(of.options.get(key))}" for key in differing)
-        raise UserError(
-            f"distributed.parts={folder} was prepared with {there}; this run is not.",
-            "Write the same keys, or make other parts with gnntrain partition.",
-        )
+    of, options = parts.meta, _prepare_options(dataset).to_dict()
     is_same = of.dataset == dataset.name
     if record is not None:
         is_same = record.digest == of.source
@@ -377,7 +332,7 @@ def open_graph(
         with contextlib.suppress(UserError):  # its files are not here, nor do they need to be
             identity = _without_places(builder_for(dataset).identity())
             is_same = identity == _without_places(of.identity)
-    if not is_same:
+    if not is_same or any(of.options.get(key) != value for key, value in options.items()):
         raise UserError(
             f"distributed.parts={folder} holds another graph than dataset={dataset.name} with the "
             "keys of this run.",
@@ -406,11 +361,8 @@ def _without_places(identity: JSON) -> JSON:
 def rank_graph(
     config: Config, path: Path, context: DistributedContext, exchange: Exchange | None
 ) -> StoredGraph | PartitionedGraph:
-    """The graph for a rank: the store at `path`, or the parts there that `exchange` gives it.
-
-    Raises:
-        UserError: A part of this machine is missing or damaged.
-    """
+    """The graph for a rank: the store at `path`, or the parts there that `exchange` gives it; a
+    UserError where a part of this machine is missing or damaged."""
     if config.distributed.graph != "partitioned":
         return StoredGraph.open(path, check=False)
     assert exchange is not None, "the owners of a graph in parts must be asked"

@@ -17,22 +17,19 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
-# Before torch is loaded; see `set_variables`.
+# Before torch is loaded, which reads each once.
 VARIABLES = {
     # A mini-batch's activations are newly allocated in every step; pages of 2 MiB instead of 4 KiB
-    # need 512 times fewer page faults. torch reads this once, at its first allocation.
+    # need 512 times fewer page faults.
     "THP_MEM_ALLOC_ENABLE": "1",
     # Idle OpenMP threads would spin on cores that the Numba kernels and the loader's threads need.
-    # OpenMP reads this once, when torch loads it.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 META = "torch._meta_registrations"
 """What operators do to tensors without data, where that is written in Python (0.5 s). Compiler,
-exporter and fake tensors import it through `_NEED_META`. torch's modules import each other in
-circles: whether the circle still closes where these wait is tried with each version of torch."""
+exporter and fake tensors import it through `_NEED_META`."""
 _DYNAMO = "torch._dynamo"
 _NEED_META = (_DYNAMO, "torch._decomp", "torch.export")
-_TORCH_VERSION = "2.13."
 _is_paused = False
 
 
@@ -123,15 +120,12 @@ class _LazyFinder(MetaPathFinder, Loader):
             return None
         from importlib.metadata import version  # help needs none of it
 
-        if not version("torch").startswith(_TORCH_VERSION):
+        if not version("torch").startswith("2.13."):  # with which all of this was tried
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None:
             spec.loader, spec.loader_state = self, spec.loader
         return spec
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Python makes it."""
 
     def exec_module(self, module: ModuleType) -> None:
         spec: Any = module.__spec__

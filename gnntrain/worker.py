@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import asdict
+from typing import Any
 
 import platformdirs
 import torch
@@ -21,19 +21,21 @@ from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS, select
 from gnntrain.config.problems import as_typed
 from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
+from gnntrain.data.graph import NODE
 from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.summary import first_names
 from gnntrain.devices import is_gpu, peak_memory
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RankLost, RunError
-from gnntrain.init_from import InitialWeights, take_weights
+from gnntrain.init_from import take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.loggers import build_loggers, restore_tables
 from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.text import counted
-from gnntrain.run_store import model_signature, rank_graph, spread_warnings
+from gnntrain.reporting.text import counted, shown_path
+from gnntrain.run_store import model_signature, rank_graph
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.node_classification import positive_phrase
 from gnntrain.training.checkpoint import State, load_checkpoint
@@ -96,15 +98,13 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         # reads is sent to all of them (weights by DDP).
         reads = context.is_main or context.num_machines == 1
         state: State | None = None
-        initial: InitialWeights | None = None
+        initial: dict[str, Any] | None = None
         if job.checkpoint is not None:
             state = load_checkpoint(job.checkpoint) if reads else {}
             state = state if context.num_machines == 1 else context.broadcast(state)
-            saved = state.get("initial_weights")
-            initial = None if saved is None else InitialWeights(**saved)
+            initial = state.get("initial_weights")
         elif reads:
             initial = take_weights(config, model, graph)
-        plain_initial = None if initial is None else asdict(initial)
         loaders = build_loaders(config, task, model, graph, context, exchange)
         callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:
@@ -123,7 +123,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             callbacks=callbacks,
             checkpoints=run.checkpoints if context.is_main else None,
             checkpoint_config=config.checkpoint,
-            identity={"config": plain, "initial_weights": plain_initial},
+            identity={"config": plain, "initial_weights": initial},
         )
         if state is not None:
             trainer.load_state(state, job.checkpoint or "")
@@ -145,6 +145,10 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             if config.sampler.name != "full":
                 sampler = f"neighbor {as_typed(config.sampler.fan_outs)} ({loaders.backend})"
             plan, result = trainer.loader.plan, trainer.result
+            begun_with = ""
+            if initial is not None:
+                taken = "{num_taken:,} of {num_parameters:,} parameters".format(**initial)
+                begun_with = f"{taken} from {shown_path(initial['run'])}, epoch {initial['epoch']}"
             info = RunInfo(
                 dataset=graph.dataset,
                 model=config.model.name,
@@ -171,18 +175,24 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 placement=loaders.why_placed,
                 label_kind=graph.task,
                 data=graph.summary,
-                initial_weights="" if initial is None else str(initial),
+                initial_weights=begun_with,
                 num_node_types=len(graph.nodes),
                 num_edge_types=len(graph.edges),
                 positive_class=positive_phrase(graph, config.task.positive_class),
             )
-            _log.info("initial weights: %s", info.initial_weights or "random")
+            _log.info("initial weights: %s", begun_with or "random")
             for listener in listeners:
                 listener.on_start(info)
             unread = unread_edges(graph, config.model.name, reads_weights=model.needs.weight)
-            spreads, record = list[str](), run.store_record()
-            if record is not None and record.learnt is not None:  # None: an older run goes on
-                spreads = spread_warnings(model_signature(run), config.dataset)
+            apart, signature = list[str](), model_signature(run)
+            if not getattr(config.dataset, "standardize", True):  # of files, which it would mend
+                for of_type, statistics in signature.statistics.items():
+                    names = statistics.apart(signature.preprocessing.get(of_type))
+                    apart += names if of_type == NODE else [f"{of_type}.{name}" for name in names]
+            spreads = [
+                f"The spread of {first_names(apart)} is far from the other features': those of "
+                "small spread count for little at first. Set dataset.standardize=true."
+            ] * bool(apart)
             for text in (*dataset_warnings(graph), *spreads, *unread, *task.warnings()):
                 _log.warning("%s", text)
         resume_collection()
@@ -211,7 +221,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                     world_size=context.world_size,
                     peak_rss=peak or peak_resident_bytes(),
                     peak_gpu=peak_memory(context.device),
-                    initial_weights=plain_initial,
+                    initial_weights=initial,
                     estimated=trainer.evaluator.estimated,
                 )
                 try:

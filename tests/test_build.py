@@ -78,12 +78,3 @@ def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
     monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
     with pytest.raises(UserError, match="cuda_graph"):
         loaders_of(config, store).training_loader()
-
-
-def test_one_rank_alone_never_asks_the_others_where_the_graph_lies(
-    store: StoredGraph,
-) -> None:
-    """What torch's own sampler draws is placed nowhere; to ask would be a collective of one."""
-    config = from_dict({"sampler": {"fan_outs": [3, 2], "backend": "pyg"}})
-    context = DistributedContext(0, 2, torch.device("cuda", 0))
-    assert loaders_of(config, store, context).why_placed == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,21 +52,6 @@ def test_the_peak_of_memory_begins_anew() -> None:
         assert devices.free_memory(device) >= free + 4000
         devices.release_memory()
         assert devices.peak_memory(device) <= peak - 4000
-
-
-@pytest.mark.parametrize(
-    ("hip", "number", "name"),
-    [(None, 9, "A GPU, sm_90"), ("6.4", 9, "A GPU, gfx942")],
-)
-def test_a_gpu_of_cuda_is_described_with_its_architecture(
-    hip: str | None, number: int, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    properties = SimpleNamespace(
-        name="A GPU", major=number, minor=0, gcnArchName="gfx942", total_memory=2**36
-    )
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    monkeypatch.setattr("torch.version.hip", hip)
-    assert devices.describe(torch.device("cuda", 1)) == (name, 2**36)
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from torch import Tensor
 
 from gnntrain.cli import main
-from gnntrain.config import Config, from_dict
-from gnntrain.data.graph import EdgeData, GraphData
+from gnntrain.config import from_dict
+from gnntrain.data.graph import EdgeData
 from gnntrain.errors import UserError
 from gnntrain.init_from import resolved_source, take_weights
 from gnntrain.models import build_model
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.graphs import random_graph, stored
-from tests.hetero_graphs import hetero_graph, random_hetero_data
+from tests.hetero_graphs import hetero_graph
 from tests.packages import install
 from tests.results.runs import run_of
 from tests.results.test_typed_prediction import run_of as run_of_types
@@ -145,11 +145,8 @@ def test_what_does_not_fit_is_a_sentence_and_leaves_no_run(
     [
         {"name": "sage", "residual": True, "norm": "batch"},
         {"name": "sage", "jk": "cat"},
-        {"name": "sage", "jk": "max", "num_layers": 3},
         {"name": "gat", "heads": 2},
-        {"name": "gatv2", "heads": 2, "residual": True},
         {"name": "gin"},
-        {"name": "gcn", "norm": "layer"},
         {"name": "mlp"},
     ],
     ids=str,
@@ -171,7 +168,7 @@ def test_any_model_takes_all_but_its_outputs(tmp_path: Path, model: dict[str, An
         for name, weight in made.state_dict().items():
             fits = name in given and given[name].shape == weight.shape
             assert torch.equal(weight, given[name] if fits else before[name])
-        assert (told.num_taken == told.num_parameters) == (num_classes == 7)
+        assert (told["num_taken"] == told["num_parameters"]) == (num_classes == 7)
 
 
 def test_a_model_of_ones_own_takes_all_but_its_outputs(
@@ -206,11 +203,6 @@ def test_a_model_of_ones_own_takes_all_but_its_outputs(
     told = summary("second")["initial_weights"]
     assert (told["num_taken"], told["num_parameters"]) == (64 * 4 + 4, 64 * 4 + 4 + 4 * 3 + 3)
     assert main([*keys, *more, "+model.options.width=6", "run.dir=third"]) == 2
-
-
-def test_without_the_key_nothing_is_taken() -> None:
-    config, graph = from_dict({}), hetero_graph()
-    assert take_weights(config, build_model(config.model, 5, 3), graph) is None
 
 
 FIRST = "age,spent,country", ("de", "fr"), "cab"
@@ -345,51 +337,10 @@ def test_features_and_learnt_rows_of_any_type_are_matched_by_name(
     pd.testing.assert_frame_equal(logits("second"), logits("first"), rtol=1e-4)
 
 
-def typed_source(data: GraphData) -> Config:
-    """A run on a typed graph begins with the weights of the run `run`."""
-    graph = hetero_graph(data)
-    model = {"name": "rgcn", "hidden_channels": 8, "num_bases": 2}
-    raw = {"model": model, "trainer": {"init_from": "run"}}
-    return resolved_source(from_dict(raw), graph)
-
-
-def test_a_typed_model_takes_its_tables_too(tmp_path: Path) -> None:
-    _, trained = run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
-    data = typed_ids()
-    data = replace(data, labels=data.labels % 2, num_classes=2)
-    config = typed_source(data)
-    graph = hetero_graph(data)
-    torch.manual_seed(7)
-    model = build_model(config.model, graph.schema, 2)
-    taken = take_weights(config, model, graph)
-    assert taken is not None
-    assert taken.num_taken > sum(w.numel() for n, w in model.state_dict().items() if "tables" in n)
-    weights, before = model.state_dict(), trained.state_dict()
-    is_same = {
-        n: before[n].shape == w.shape and torch.equal(before[n], w) for n, w in weights.items()
-    }
-    assert all(same for name, same in is_same.items() if not name.startswith("convs.1."))
-    assert not all(is_same.values())
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [({"num_nodes": 9}, ["venue", "7", "9"]), ({"features": np.ones((7, 2))}, ["venue", "2"])],
-)
-def test_other_nodes_of_a_type_are_told(
-    tmp_path: Path, values: dict[str, Any], named: list[str]
-) -> None:
-    run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
-    data = random_hetero_data()
-    nodes = {**data.nodes, "venue": replace(data.nodes["venue"], **values)}
-    with pytest.raises(UserError) as caught:
-        typed_source(replace(data, nodes=nodes))
-    assert all(word in caught.value.message for word in named)
-
-
 def test_further_types_are_told(tmp_path: Path) -> None:
     run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
     data = typed_ids()
     edges = {**data.edges, ("venue", "hosts", "author"): EdgeData(np.array([1]), np.array([2]))}
+    raw = {"model": {"name": "rgcn"}, "trainer": {"init_from": "run"}}
     with pytest.raises(UserError, match="venue/hosts/author"):
-        typed_source(replace(data, edges=edges))
+        resolved_source(from_dict(raw), hetero_graph(replace(data, edges=edges)))

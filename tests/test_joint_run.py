@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -283,6 +284,7 @@ def test_rank_0_alone_reads_the_files_of_runs(tmp_path: Path, key: str) -> None:
     run = tmp_path / "second"
     for folder in ("logs", "checkpoints"):
         (run / folder).mkdir(parents=True)
+    shutil.copy(first / "store.json", run)
     resumed = checkpoint if key == "checkpoint" else None
     job = Job(config, store, "opened", 0.0, run, time.time(), CPU_KERNELS, resumed)
     plan = LaunchPlan(2, "cpu", threads=1, timeout=60, machines=(0, 1))

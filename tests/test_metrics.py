@@ -81,14 +81,6 @@ def test_a_name_is_registered_once_and_unknown_ones_are_refused() -> None:
         get_metric("no_such")
 
 
-def test_a_package_that_cannot_be_imported_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, monkeypatch, "half", "", "[gnntrain.metrics]\nlost = no_such_module:lost\n")
-    with pytest.raises(UserError, match="no_such_module"):
-        get_metric("lost")
-
-
 def test_a_metric_of_another_package_is_listed_and_loaded_by_name(error_rate: str) -> None:
     assert error_rate in metric_names()
     assert "less_is_better" not in sys.modules
@@ -138,14 +130,12 @@ def test_a_sweep_over_files_is_won_by_the_least_error(
     assert summary["best_epoch"] == 1 + values.index(min(values))
 
 
-@pytest.mark.parametrize("wrong", ["np.float64(wrong)", "torch.tensor(wrong)"])
 def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
-    wrong: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code = f"""
+    code = """
         import numpy as np, torch
         from gnntrain.metrics import metric
 
@@ -153,11 +143,10 @@ def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
         def wrong(outputs, targets):
             outputs[:, 0].topk(20)  # of more nodes than a batch of made-up ones might have
             wrong = float((outputs.argmax(dim=1) != targets).double().mean())
-            return {wrong}
+            return np.float64(wrong)
     """
-    module = "of_numpy" if "np" in wrong else "of_torch"
-    entry_points = f"[gnntrain.metrics]\nwrong = {module}:wrong\n"
-    install(tmp_path / "site", monkeypatch, module, code, entry_points)
+    entry_points = "[gnntrain.metrics]\nwrong = of_numpy:wrong\n"
+    install(tmp_path / "site", monkeypatch, "of_numpy", code, entry_points)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     keys = ["dataset.num_nodes=200", "trainer.gpus=0", "run.dir=run"]
@@ -173,9 +162,8 @@ def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
 
 BROKEN = {
     "raises": ("return outputs[:, 10**6].mean()", ":7)"),
-    "returns_text": ("return '0.5'", ":5)"),
-    "returns_nothing": ("pass", ":5)"),
-    "takes_one": ("return 0.5", ":5)"),
+    "returns_nothing": ("pass", "NoneType"),
+    "takes_one": ("return 0.5", "argument"),
     "accuracy": ("return 0.5", "built-in"),
     "of_regression": ("return 0.5", "continuous"),
     "called_accuracy": ("return 0.5", ":5)"),

@@ -167,7 +167,7 @@ def test_an_exported_model_prepares_a_raw_table_as_the_store_was(
     assert "x = prepare(columns)" in card
     assert "kind, month" in card
     about = json.loads(Path("exported/model.json").read_text())
-    assert [column["name"] for column in about["preprocessing"]["columns"]] == [
+    assert [column["name"] for column in about["preprocessing"][NODE]["columns"]] == [
         *("income", "rate", "kind", "month")
     ]
 
@@ -195,7 +195,7 @@ def test_an_array_is_prepared_by_place(tmp_path: Path, monkeypatch: pytest.Monke
     store = prepare_store(config).store
     run_of(Path("run"), store, {"name": "sage"}, dataset=config.model_dump(mode="json"))
     signature = model_signature(RunDirectory.open("run"))
-    assert signature.preprocessing == store.meta.preprocessing.get(NODE)
+    assert signature.preprocessing == store.meta.preprocessing
     assert main(["export", "run", "--out", "exported"]) == 0
     prepare = runpy.run_path("exported/model.py")["prepare"]
     np.testing.assert_array_equal(prepare(x).numpy(), store.features)

@@ -395,7 +395,7 @@ def test_evaluate_refuses_the_weights_of_another_model(whole: Path, tmp_path: Pa
 
 
 def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
 ) -> None:
     files = write(tmp_path)
     keys = [*(f"dataset.{key}={path}" for key, path in files.items()), "run.if_exists=resume"]
@@ -403,13 +403,10 @@ def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
     keys += ["trainer.epochs=1", "trainer.gpus=0"]
     config = compose_config(["dataset=files", *keys, f"run.dir={tmp_path}/run"]).config
     summary = train(config)
-    train(config)  # the same command
-    assert "other data" not in caplog.text
     edges = Path(files["edges"])
     whole = edges.read_text()
     edges.write_text(whole.replace("10,20", "10,30"))
-    train(config)
-    assert "other data" in caplog.text
+    train(config)  # the same command
     changed = evaluate(tmp_path / "run")
     edges.unlink()
     gone = evaluate(tmp_path / "run")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from gnntrain import devices
 from gnntrain.compute import kernels
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.linear import AggregateLinear, AggregateLinearBackward
@@ -19,7 +18,7 @@ def compile_kernels_beside(feature_dtype: torch.dtype) -> None:
     In a process that uses a GPU (a notebook) they are compiled at their first call: the other
     process would be forked, which CUDA does not survive.
     """
-    if devices.has_started():
+    if torch.cuda.is_initialized() or torch.xpu.is_initialized():  # type: ignore[no-untyped-call]
         return
 
     def compute() -> None:

@@ -19,7 +19,6 @@ from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder
 from gnntrain.config import FilesConfig, ModelConfig, PluginConfig, from_dict
 from gnntrain.config.graph_spec import NODE_KEYS
-from gnntrain.data.preprocessing import by_node_type
 from gnntrain.data.summary import from_plain
 from gnntrain.data.values import MISSING_MARKS
 from gnntrain.devices import alone_in_process
@@ -184,7 +183,7 @@ def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
         units = f"in_units(mean={scale.mean}, std={scale.std})"
         hook = f"    model.register_forward_hook({units})\n"
     heads = [inspect.getsource(plain)] if sources else []
-    preprocessing = by_node_type(signature.preprocessing_by_type or signature.preprocessing)
+    preprocessing = signature.preprocessing
     if not all(part.is_identity for part in preprocessing.values()):
         heads.append(inspect.getsource(prepare))
         sources += [f"MISSING_MARKS = {MISSING_MARKS}\n", heads[-1].split("\n\n\n", 1)[1]]

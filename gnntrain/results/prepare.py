@@ -50,8 +50,7 @@ def prepare(
     in training. A missing value is None, NaN or "".
     """
     about = json.loads(Path(path).read_text(encoding="utf-8"))
-    by_type = about["preprocessing_by_type"]
-    done = by_type[node_type] if by_type else about["preprocessing"]
+    done = about["preprocessing"][node_type]
     if not done["has_names"]:
         columns = {str(place): column for place, column in enumerate(torch.as_tensor(columns).T)}
     features, place = [], 0

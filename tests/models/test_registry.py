@@ -200,7 +200,7 @@ def test_a_plugin_of_one_type_refuses_a_typed_graph() -> None:
     [
         ("own-sage", {"widht": 4}, r"does not take model.options=\{'widht': 4\}"),
         ("nothing", {}, "returned a str, not a model"),
-        ("gone", {}, "cannot be imported: No module named 'no_such_package'"),
+        ("gone", {}, "No module named 'no_such_package'"),
         ("renamed", {}, "cannot be imported"),
     ],
 )

@@ -426,38 +426,15 @@ def test_another_graph_that_is_unlike_the_runs_is_told(
     assert "no edges" in line
 
 
-@pytest.mark.parametrize("has_names", [False, True])
-def test_missing_values_are_filled_for_a_run_that_had_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_names: bool
-) -> None:
-    """By the mean of its training nodes: the same as where this mean stands in the file."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    rng = np.random.default_rng(0)
-    x = rng.normal(30, 4, (60, 2)).astype(np.float32)
-    y, ring = rng.integers(0, 3, 60), np.arange(60)
-    split = np.array(["train"] * 30 + ["val"] * 15 + ["test"] * 15)
-
-    def write(name: str, x: AnyArray) -> str:
-        if not has_names:
-            np.savez(f"{name}.npz", x=x)
-            return f"dataset.features={name}.npz"
-        pd.DataFrame(x, columns=["a", "b"]).to_csv(f"{name}.csv", index=False)
-        return f"dataset.features={name}.csv"
-
-    pd.DataFrame({"label": y, "split": split}).to_csv("labels.csv", index=False)
-    np.save("edges.npy", np.stack([ring, np.roll(ring, 1)]))
-    keys = ["dataset=files", "dataset.edges=edges.npy", "dataset.labels=labels.csv"]
-    keys += ["dataset.split_column=split", "dataset.id_column=none", "trainer.gpus=0"]
-    assert main([*keys, write("seen", x), "trainer.epochs=1", "run.dir=run"]) == 0
-    missing, filled = x.copy(), x.copy()
-    missing[3, 1], filled[3, 1] = np.nan, x[:30, 1].astype(np.float64).mean()
-    logits = ["predict", "run", "--what", "logits", "--out"]
-    assert main([*logits, "refused.csv", write("missing", missing)]) == 2
-    assert main([*logits, "by_mean.csv", write("missing", missing), "dataset.missing=mean"]) == 0
-    assert main([*logits, "by_hand.csv", write("filled", filled)]) == 0
-    found, expected = pd.read_csv("by_mean.csv"), pd.read_csv("by_hand.csv")
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-4, atol=1e-5)
+def test_values_to_fill_in_for_a_run_that_had_none_missing_are_refused(tmp_path: Path) -> None:
+    data = {"x": np.ones((9, 2)), "y": np.arange(9) % 3, "edge_index": np.zeros((2, 1), int)}
+    keys = FilesConfig(store_dir=str(tmp_path / "stores"))
+    config = Config(dataset=keys, trainer=TrainerConfig(epochs=1, gpus=0))
+    run = train(config, data=data)["run"]
+    np.savez(tmp_path / "new.npz", x=np.full((9, 2), np.nan), edge_index=data["edge_index"])
+    new = FilesConfig(data=str(tmp_path / "new.npz"), missing="mean")
+    with pytest.raises(UserError, match=r"dataset.missing=mean: .* without missing"):
+        infer(run, config=config.changed(dataset=new))
 
 
 def test_features_normalized_for_a_model_are_normalized_alike_for_another_graph(
