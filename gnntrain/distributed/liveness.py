@@ -179,7 +179,8 @@ class Watch:
             self._failure = control.first_failure() or self._failure
             if self._failure is not None:
                 self._abandons_at = min(self._abandons_at, now + _NOTICE_SECONDS)
-            control.is_abandoned |= now >= self._abandons_at
+            if now >= self._abandons_at:
+                control.is_abandoned = True
 
     def look(self) -> None:
         """Read where the others are; called every `LOOK_SECONDS`."""

@@ -14,8 +14,11 @@ import pytest
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.signals import HANDLED
 
-ROOT = Path(__file__).parents[2]
 KEY = "GNNTRAIN_TEST_PROCESSES"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def tell(file: str) -> None:
@@ -73,8 +76,7 @@ def test_a_users_file_hides_no_module_of_python(tmp_path: Path) -> None:
     script.write_text(SHADOWED)
     folder.mkdir()
     (folder / "random.py").write_text("raise ZeroDivisionError")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    ended = subprocess.run([sys.executable, script], cwd=folder, env=environment, check=False)
+    ended = subprocess.run([sys.executable, script], cwd=folder, env=environment(), check=False)
     assert ended.returncode == 0
     assert json.loads((folder / "told.json").read_text())["worker"]
 
@@ -94,8 +96,7 @@ import gnntrain.preloaded
 
 def test_the_server_looks_for_no_gpu_before_it_is_forked() -> None:
     """What is forked after CUDA's start cannot use a GPU; a sweep's trial may want one."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    subprocess.run([sys.executable, "-c", NO_GPU], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", NO_GPU], env=environment(), check=True)
 
 
 UNGUARDED = """
@@ -113,7 +114,7 @@ def test_a_script_needs_its_guard_and_is_left_without_processes(tmp_path: Path) 
     script = tmp_path / "script.py"
     guarded = UNGUARDED.replace("train(Config", 'if __name__ == "__main__": train(Config')
     guarded = guarded.replace("print(", 'if __name__ == "__main__": print(')
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    env = environment() | {"XDG_CACHE_HOME": str(tmp_path)}
     alone = UNGUARDED.replace("num_processes=2", "").replace("gpus=0", "gpus=0, max_restarts=1")
     for text in (UNGUARDED, alone, guarded):
         script.write_text(text)

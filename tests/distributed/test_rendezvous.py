@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,20 +54,13 @@ class Group:
             member.control.close()
 
 
-@pytest.fixture
-def group() -> Iterator[Callable[[Sequence[int | None]], Group]]:
-    made: list[Group] = []
-
-    def make(local_ranks: Sequence[int | None]) -> Group:
-        made.append(Group(local_ranks))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
 Make = Callable[[Sequence[int | None]], Group]
+
+
+@pytest.fixture
+def group() -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda local_ranks: stack.enter_context(closing(Group(local_ranks)))
 
 
 @pytest.mark.parametrize(
