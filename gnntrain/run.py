@@ -36,8 +36,7 @@ from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
-from gnntrain.reporting.stream import restore_terminal
-from gnntrain.reporting.text import counted
+from gnntrain.reporting.text import counted, restore_terminal
 from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_store import is_object, object_dataset, open_graph, prepare_store, record_of
 from gnntrain.sampling.base import resolved_fan_outs
