@@ -217,8 +217,6 @@ def _run(
                 from gnntrain.init_from import resolved_source  # imports all models
 
                 config = resolved_source(config, opened.store)
-            for text in checks.idle_keys(config, overrides):
-                _log.warning("%s", text)
         compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
         saved = None if begun is None else from_dict(begun.config(), saved=True)
