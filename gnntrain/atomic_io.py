@@ -17,12 +17,9 @@ from typing import IO
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Give a file to write, which replaces the one at `path` once it is complete.
 
-    A reader sees the old file or the new one. After an error or an interruption the draft is
-    removed; the draft of a killed writer is removed by the next one. Of several writers at a time
-    the last one wins. A `path` that is no regular file (a terminal, a pipe) is written directly.
-
-    Raises:
-        OSError: The disk refuses; the old file stays.
+    A reader sees the old file or the new one; after an error the old one stays. The draft is
+    removed, that of a killed writer by the next one. Of several writers at a time the last one
+    wins. A `path` that is no regular file (a terminal, a pipe) is written directly.
     """
     path = Path(os.path.realpath(path))  # a symbolic link stays one
     if path.exists() and not path.is_file():

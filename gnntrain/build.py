@@ -135,8 +135,7 @@ def build_loaders(
     context: DistributedContext,
     exchange: Exchange | None = None,
 ) -> LoaderBuilder:
-    """The builder of the rank's loaders, for training and for evaluation; `exchange` is that of
-    `build_exchange`."""
+    """The builder of the rank's loaders, for training and for evaluation."""
     plan = training_plan(config, task, context, by_node=model.needs.edge_index)
     return LoaderBuilder(
         config,

@@ -192,13 +192,10 @@ def load_best(
 def _tell_unlike(
     graph: StoredGraph, signature: ModelSignature, *, reads_weights: bool, strict: bool
 ) -> None:
-    """Warn where another graph is unlike the one that the model was trained on.
-
-    Raises:
-        UserError: It is, and `strict`.
-    """
+    """Warn where another graph is unlike the one that the model was trained on; `strict`: raise a
+    UserError."""
     told = [*edge_warnings(graph)]
-    has_weights = ModelSignature.of(graph).has_edge_weight
+    has_weights = any(edges.weight is not None for edges in graph.edges.values())
     if reads_weights and has_weights != signature.has_edge_weight:
         here, there = ("no ", "") if signature.has_edge_weight else ("", "no ")
         told.append(f"Edges have {here}weights, and had {there}weights in training.")

@@ -263,10 +263,7 @@ def open_run_store(
     """The graph that a run was trained on, byte for byte; None: the one of a new run.
 
     If the recorded store is missing or holds another graph, it is built again from the
-    configuration and compared.
-
-    Raises:
-        UserError: The store is missing, and the data set is another graph now, or none.
+    configuration and compared: a UserError where the data set is another graph now, or none.
     """
     begin = time.perf_counter()
     if (store := recorded_store(record)) is not None:
@@ -310,8 +307,7 @@ def open_graph(
         data: See `prepare_store`.
 
     Raises:
-        UserError: As `open_run_store`; or the parts are missing, or those of another graph, or not
-            as many as can be shared out.
+        UserError: As `open_run_store`; or the parts are missing, another graph's, or too few.
     """
     if config.distributed.graph != "partitioned":
         return open_run_store(record, config.dataset, data=data)

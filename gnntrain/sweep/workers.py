@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -36,7 +36,7 @@ class TrialRequest:
 
     run_dir: str
     config: dict[str, Any] | None  # resolved; None: go on with the run that is there
-    overrides: tuple[str, ...]  # what was typed, for the record
+    overrides: Sequence[str]  # what was typed, for the record
     data: object = None  # the graph, where it is an object in Python
 
 
