@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gnntrain.distributed.requeue import slurm_job
+from gnntrain.distributed.launchers import slurm_job
 from gnntrain.reporting.rundir import RUNS, RunDirectory, is_run, newest_runs
 
 

@@ -78,7 +78,7 @@ class AggregateLinear(Operator):
             if drop is not None:
                 kernels.activate_rows(array_of(out), True, drop, start, stop)
 
-        by_rows(num_dst, self.total.num_edges(self.features), task)
+        by_rows(num_dst, self.total.num_edges(self.features), task, product)
         return out, inputs
 
     @staticmethod
@@ -142,7 +142,7 @@ class AggregateLinearBackward(Operator):
         in_place = exact == product  # as a 16-bit product cannot be accumulated
 
         def task(number: int, start: int, stop: int) -> None:
-            for a, b in chunks(start, stop, cpu.CHUNK_ROWS * (1 if in_place else 2)):
+            for a, b in chunks(start, stop, product):
                 part = grad[a:b]
                 if out is not None:
                     part = torch.empty_like(part)

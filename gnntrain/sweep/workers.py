@@ -21,8 +21,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
-from gnntrain.distributed.processes import start_process, unblock_signals
-from gnntrain.distributed.signals import install_handlers
+from gnntrain.distributed.processes import start_process
+from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import signal_of
 from gnntrain.failures import keep_traceback, sentence
 from gnntrain.reporting.rundir import RunDirectory
@@ -126,7 +126,7 @@ def serve(connection: Connection, environment: Mapping[str, str] | None, log: Pa
         # Ctrl-C reaches the parent alone, which passes it on once.
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        unblock_signals()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         sys.stdout.flush()
         sys.stderr.flush()
         with log.open("ab") as file:

@@ -143,7 +143,7 @@ class Noted(SharedBuffers):
 @contextmanager
 def exchange_of(context: DistributedContext) -> Iterator[Exchange]:
     machines = [context.ranks_of(machine) for machine in range(context.num_machines)]
-    with open_exchange(context, owners=machines, host=context.host, timeout=60) as exchange:
+    with open_exchange(context, owners=machines, timeout=60) as exchange:
         yield exchange
 
 
