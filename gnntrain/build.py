@@ -119,7 +119,6 @@ def build_exchange(
     return open_exchange(
         context,
         owners=owners or [context.ranks_of(machine) for machine in range(context.num_machines)],
-        host=context.host,
         # A rank that waits for an owner gives up before others, in a collective, that wait for it:
         # so the owner is named.
         timeout=0.9 * config.distributed.timeout,

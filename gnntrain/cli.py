@@ -18,9 +18,8 @@ from gnntrain import __version__, startup
 from gnntrain.commands import COMMANDS, say
 from gnntrain.commands.parsing import composed, help_text, parse
 from gnntrain.commands.training import refuse_several
-from gnntrain.distributed.launchers import launched
-from gnntrain.distributed.requeue import requeue, requeues_itself
-from gnntrain.distributed.signals import install_handlers
+from gnntrain.distributed.launchers import launched, requeues_itself
+from gnntrain.distributed.signals import install_handlers, on_forced_exit, requeue
 from gnntrain.errors import GnntrainError, UserError, exit_code, signal_of
 from gnntrain.failures import keep_traceback, sentence, way_on
 
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     startup.install()
     try:
-        with install_handlers(_requeue, _tell_forced_end):
+        with install_handlers(_requeue), on_forced_exit(_tell_forced_end):
             return _main(sys.argv[1:] if argv is None else list(argv))
     except (Exception, KeyboardInterrupt) as error:
         return _fail(error)

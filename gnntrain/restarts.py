@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gnntrain.distributed.requeue import slurm_job
+from gnntrain.distributed.launchers import slurm_job
 from gnntrain.reporting.rundir import RUNS, RunDirectory, is_run, newest_runs
 
 
@@ -62,6 +62,7 @@ def begun_run(
     for path in newest_runs(RUNS) if again else ():
         run = RunDirectory(path.absolute())
         is_same = is_run(path) and run.overrides() == list(overrides)
-        if is_same and again.items() & run.jobs().items():
+        begun_by = run.environment().get("jobs")
+        if is_same and isinstance(begun_by, dict) and again.items() & begun_by.items():
             return run
     return None

@@ -36,8 +36,7 @@ from gnntrain.metrics import refuse_broken_metrics
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
-from gnntrain.reporting.stream import restore_terminal
-from gnntrain.reporting.text import counted
+from gnntrain.reporting.text import counted, restore_terminal
 from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_store import is_object, object_dataset, open_graph, prepare_store, record_of
 from gnntrain.sampling.base import resolved_fan_outs
@@ -218,8 +217,6 @@ def _run(
                 from gnntrain.init_from import resolved_source  # imports all models
 
                 config = resolved_source(config, opened.store)
-            for text in checks.idle_keys(config, overrides):
-                _log.warning("%s", text)
         compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
         saved = None if begun is None else from_dict(begun.config(), saved=True)

@@ -23,7 +23,7 @@ from gnntrain.config.problems import as_typed
 from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
 from gnntrain.data.graph import NODE
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.summary import first_names
+from gnntrain.data.summary import EDGES_ALONE, first_names
 from gnntrain.devices import is_gpu, peak_memory
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RankLost, RunError
@@ -31,10 +31,16 @@ from gnntrain.init_from import take_weights
 from gnntrain.job import Job, summarize
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
-from gnntrain.reporting.loggers import build_loggers, restore_tables
-from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
+from gnntrain.reporting.loggers import build_loggers
+from gnntrain.reporting.ranklog import forwarded_warnings, rank_log
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.text import counted, shown_path
+from gnntrain.reporting.text import (
+    counted,
+    counted_inputs,
+    counted_outputs,
+    format_seconds,
+    shown_path,
+)
 from gnntrain.run_store import model_signature, rank_graph
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.node_classification import positive_phrase
@@ -58,13 +64,12 @@ def train_rank(context: DistributedContext, job: Job) -> None:
     run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
         try:
-            log_file = open_rank_log(run.path, everyone.rank)
+            stack.enter_context(rank_log(run.path, everyone.rank))
         except RunError:  # another machine may not have the place
             if everyone.machine == 0:
                 raise
             folder = platformdirs.user_log_path("gnntrain") / run.name
-            log_file = open_rank_log(folder, everyone.rank)
-        stack.enter_context(contextlib.closing(log_file))
+            stack.enter_context(rank_log(folder, everyone.rank))
         context, serves = context_of_role(config, everyone)
         listeners: list[Listener] = []
         if context.is_main and not serves:
@@ -74,7 +79,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             elif job.listener:
                 shown = stack.enter_context(Console())
             tell = None if shown is None else shown.on_message
-            stack.enter_context(contextlib.closing(forward_warnings(tell)))
+            stack.enter_context(forwarded_warnings(tell))
             listeners = [] if shown is None else [shown]
             listeners += build_loggers(plain["logger"], run, plain)
         exchange = stack.enter_context(build_exchange(config, everyone))
@@ -130,7 +135,6 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         del state  # as large as the model and its optimiser
         num_parameters, on_gpu = trainer.num_parameters, is_gpu(context.device)
         if context.is_main:
-            restore_tables(run, trainer.result.records)
             ranks = counted(context.world_size, "GPU rank" if on_gpu else "CPU rank")
             if context.num_machines > 1:
                 ranks += f" on {context.num_machines} machines"
@@ -144,41 +148,46 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             sampler = "full graph"
             if config.sampler.name != "full":
                 sampler = f"neighbor {as_typed(config.sampler.fan_outs)} ({loaders.backend})"
-            plan, result = trainer.loader.plan, trainer.result
+            plan = trainer.loader.plan
+            width = graph.schema.num_features[graph.target]
             begun_with = ""
             if initial is not None:
                 taken = "{num_taken:,} of {num_parameters:,} parameters".format(**initial)
                 begun_with = f"{taken} from {shown_path(initial['run'])}, epoch {initial['epoch']}"
+            sizes = [
+                f"{graph.num_nodes:,} nodes",
+                f"{graph.num_edges:,} edges",
+                counted_inputs(width, len(graph.nodes), len(graph.edges)),
+                counted_outputs(graph.num_classes, graph.task),
+            ]
+            # A warning says what the model does not read of edges. A published graph has no ids.
+            data = graph.summary
+            read = {} if data is None else dict(data.lines(besides=EDGES_ALONE))
+            training = [
+                counted(config.trainer.epochs, "epoch"),
+                f"{counted(len(trainer.loader), 'step')} an epoch",
+                f"{counted(min(plan.global_batch_size, len(plan.seeds)), 'seed')} a step",
+                f"seed {config.trainer.seed}",
+            ]
+            opened = f"{job.store_reason} ({format_seconds(job.store_seconds)})"
+            facts = {
+                "dataset": graph.dataset,
+                "graph": " · ".join(sizes),
+                "positive": positive_phrase(graph, config.task.positive_class),
+                **(read if data and data.ids else {"split": read.get("split", "")}),
+                "store": f"{opened}\n{shown_path(job.store)}",
+                "model": f"{config.model.name} · {num_parameters:,} parameters",
+                "weights": begun_with,
+                "sampler": "\n".join([sampler, *loaders.why_placed]),
+                "training": " · ".join(training),
+                "device": "; ".join(filter(None, computing)),
+            }
             info = RunInfo(
-                dataset=graph.dataset,
-                model=config.model.name,
-                num_nodes=graph.num_nodes,
-                num_edges=graph.num_edges,
-                num_features=graph.schema.num_features[graph.target],
-                num_classes=graph.num_classes,
-                num_parameters=num_parameters,
-                world_size=context.world_size,
-                device="; ".join(filter(None, computing)),
                 metric=graph.metric,
-                store_path=str(job.store),
-                store_reason=job.store_reason,
-                store_seconds=job.store_seconds,
-                sampler=sampler,
                 epochs=config.trainer.epochs,
-                steps_per_epoch=len(trainer.loader),
-                global_batch_size=min(plan.global_batch_size, len(plan.seeds)),
-                seed=config.trainer.seed,
                 run_dir=run.shown,
-                first_epoch=len(result.records) + 1,
-                best_epoch=result.best_epoch,
-                best_value=result.best.get("val", {}).get(graph.metric),
-                placement=loaders.why_placed,
-                label_kind=graph.task,
-                data=graph.summary,
-                initial_weights=begun_with,
-                num_node_types=len(graph.nodes),
-                num_edge_types=len(graph.edges),
-                positive_class=positive_phrase(graph, config.task.positive_class),
+                records=tuple(trainer.result.records),
+                facts=facts,
             )
             _log.info("initial weights: %s", begun_with or "random")
             for listener in listeners:

@@ -93,21 +93,17 @@ def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
         common = _COMMON.get(section, {})
         kinds = [(title, section, kind) for title, kind in common.items()]
         for title, name in _OPTIONS.get(section, {}).items():
-            named = Config.model_validate({section: {"name": name}}, context={"saved": True})
-            kinds.append((title, section, type(getattr(named, section))))
-        if section == "logger":
-            for name in LoggerConfig.model_fields:
-                found = section_class(LoggerConfig, name, {})
-                kinds += [(f"`{name}`", f"logger.{name}", found)] if found is not None else []
+            found = section_class(Config, section, {"name": name})
+            kinds += [(title, section, found)] if found is not None else []
+        for name in LoggerConfig.model_fields if section == "logger" else ():
+            found = section_class(LoggerConfig, name, {})
+            kinds += [(f"`{name}`", f"logger.{name}", found)] if found is not None else []
         told: list[Key] = []
         for title, prefix, kind in kinds or [("", section, type(getattr(Config(), section)))]:
             said, keys = meanings(kind), []
             for name, field in kind.model_fields.items():
-                schema, default = (
-                    key_schema(kind, name),
-                    field.get_default(call_default_factory=True),
-                )
-                accepts = in_words(schema)
+                schema = key_schema(kind, name)
+                accepts, default = in_words(schema), field.get_default(call_default_factory=True)
                 keys.append(Key(f"{prefix}.{name}", said[name], accepts, choices(schema), default))
             keys = [key for key in keys if key not in told]
             if section in Config.named and kind is not FilesConfig:  # the title says the name

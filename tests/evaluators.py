@@ -1,9 +1,11 @@
-"""Exact evaluators of whole graphs."""
+"""Exact evaluators of whole graphs, and the metrics of a task by its metrics alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
@@ -31,3 +33,11 @@ def layerwise(
         features = {graph.target: features}
     access = WholeGraph(graph, buffers, features, **options)
     return LayerwiseEvaluator(access, task or NodeClassification(graph))
+
+
+def metrics_of(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    """The metrics of one split by name; empty for a split without targets."""
+    outputs, targets = task.metric_inputs(outputs, targets)
+    if len(targets) == 0:
+        return {}
+    return {metric.name: metric.compute(outputs, targets) for metric in task.reported}

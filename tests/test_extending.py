@@ -117,23 +117,20 @@ def trained(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("_package")
-def test_a_data_set_of_the_page_trains(tmp_path: Path) -> None:
-    assert main(command_with("dataset=ring")) == 0
+@pytest.mark.parametrize(
+    "word",
+    ["dataset=ring", "model.name=my_sage", "model.name=my_typed_sage", "sampler.backend=first"],
+)
+def test_what_the_page_adds_trains(
+    tmp_path: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command_with(word)) == 0
     assert trained(tmp_path)["metric"] == "accuracy"
-
-
-@pytest.mark.usefixtures("_package")
-def test_a_model_of_the_page_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command_with("model.name=my_sage")) == 0
-    assert trained(tmp_path)["epochs"] == 5
-    assert main(["ls", "models"]) == 0
-    assert "my_sage" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("_package")
-def test_a_model_of_typed_graphs_of_the_page_trains(tmp_path: Path) -> None:
-    assert main(command_with("model.name=my_typed_sage")) == 0
-    assert trained(tmp_path)["epochs"] == 5
+    if word == "model.name=my_sage":
+        assert main(["ls", "models"]) == 0
+        assert "my_sage" in capsys.readouterr().out
+    if word == "sampler.backend=first":
+        assert "backend: first" in (tmp_path / "run" / "config.yaml").read_text()
 
 
 @pytest.mark.usefixtures("_package")
@@ -150,44 +147,27 @@ def test_a_metric_of_the_page_judges_a_run(tmp_path: Path) -> None:
     assert trained(tmp_path)["best_epoch"] == 1 + errors.index(min(errors))
 
 
-@pytest.mark.usefixtures("_package")
-def test_a_sampler_of_the_page_trains(tmp_path: Path) -> None:
-    assert main(command_with("sampler.backend=first")) == 0
-    trained(tmp_path)
-    assert "backend: first" in (tmp_path / "run" / "config.yaml").read_text()
+ON_TYPED = ["dataset=synthetic_mag", "dataset.scale=0.0005", "model=plugin"]
+TYPED, PLAIN = ([*ON_TYPED, f"model.name={name}"] for name in ("my_typed_sage", "my_sage"))
 
 
 @pytest.mark.usefixtures("_package")
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "told"),
     [
-        (["sampler.backend=frist"], "first"),
-        (["model=plugin", "model.name=my_saeg"], "my_sage"),
+        (["sampler.backend=frist"], "did you mean first?"),
+        (["model=plugin", "model.name=my_saeg"], "did you mean my_sage?"),
+        ([*TYPED, "features.cache_ratio=0.5"], "of typed graphs"),
+        ([*TYPED, "sampler.fan_outs={default:[2,2],a/citez/b:[2,2]}"], "a/citez/b"),
+        ([*TYPED, "model.options={widht: 3}"], "widht"),
+        ([*PLAIN, "sampler.fan_outs={default:[2,2]}"], "graphs of one type"),
+        (PLAIN, "one type of nodes and edges"),
     ],
 )
-def test_a_misspelt_name_of_the_package_is_told(
-    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+def test_a_mistake_about_what_a_package_adds_leaves_no_run(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 2
-    assert f"did you mean {hint}?" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("_package")
-@pytest.mark.parametrize(
-    ("model", "words", "told"),
-    [
-        ("my_typed_sage", ["features.cache_ratio=0.5"], "a model of typed graphs"),
-        ("my_typed_sage", ["sampler.fan_outs={default:[2,2],a/citez/b:[2,2]}"], "a/citez/b"),
-        ("my_typed_sage", ["model.options={widht: 3}"], "widht"),
-        ("my_sage", ["sampler.fan_outs={default:[2,2]}"], "graphs of one type"),
-        ("my_sage", [], "one type of nodes and edges"),
-    ],
-)
-def test_a_mistake_about_a_model_of_typed_graphs_leaves_no_run(
-    model: str, words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    usual = ["dataset=synthetic_mag", "dataset.scale=0.0005", "trainer.gpus=0", "run.dir=run"]
-    assert main([*usual, "model=plugin", f"model.name={model}", *words]) == 2
+    assert main([*words, "trainer.gpus=0", "run.dir=run"]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from gnntrain.cli import main
-from tests.graphs import random_graph, stored
 from tests.packages import install
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -137,12 +136,6 @@ def test_batches(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     keys = [*graph, *SHORT, "model=plugin", f"model.name={kind}", "run.dir=run"]
     assert main(keys) == 0
     check(f"batches {kind}", (tmp_path / "batches").read_text().split())
-
-
-@pytest.mark.parametrize("options", [{}, {"to_undirected": True, "add_self_loops": True}], ids=str)
-def test_a_stores_digest(options: dict[str, bool], tmp_path: Path) -> None:
-    store = stored(tmp_path / "store", random_graph(), **options)
-    check(f"content_digest {options}", store.content_digest)
 
 
 @pytest.mark.parametrize("name", [*RUNS, "resumed"])

@@ -166,11 +166,8 @@ def train(name: str, *keys: str) -> dict[str, Any]:
     graph = TYPED if name == "typed" else GRAPH
     fan_outs = [] if any("fan_outs" in key for key in keys) else ["sampler.fan_outs=[3,3]"]
     assert main([*graph, *KEYS, *fan_outs, f"model.name=own_{name}", *keys]) == 0
-    return summary()
-
-
-def summary() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path("run/summary.json").read_text())
+    run = [key.removeprefix("run.dir=") for key in (*KEYS, *keys) if key.startswith("run.dir=")][-1]
+    found: dict[str, Any] = json.loads(Path(run, "summary.json").read_text())
     return found
 
 
@@ -195,11 +192,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, graph: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("name", "keys"),
-    [
-        ("gcn", []),
-        ("Deep", [NO_ROOM]),
-        ("Layered", [NO_ROOM, BY_50]),
-    ],
+    [("gcn", []), ("Deep", [NO_ROOM]), ("Layered", [NO_ROOM, BY_50])],
 )
 def test_all_numbers_are_those_of_the_forward_pass(
     name: str, keys: list[str], monkeypatch: pytest.MonkeyPatch
@@ -241,22 +234,19 @@ def test_layers_that_are_not_the_model_are_refused(
 def test_what_no_neighbourhood_gives_is_exact_in_whole_and_called_estimated_else(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "estimated" not in train(name, "trainer.epochs=1")
-    capsys.readouterr()
     # Sparse: what a few hops reach is not all of it.
     sparse = ["dataset.num_nodes=3000", "dataset.avg_degree=2", "dataset.degree_exponent=4"]
-    assert train(name, NO_ROOM, "run.dir=small", "trainer.epochs=1", *sparse)
-    found = json.loads(Path("small/summary.json").read_text())
-    assert "the model reads" in found["estimated"]
+    assert "the model reads" in train(name, NO_ROOM, "trainer.epochs=1", *sparse)["estimated"]
     assert "estimated" in capsys.readouterr().out
     if name != "Global":  # the rest is the same for all
         return
-    assert main(["evaluate", "small"]) == 0
+    assert main(["evaluate", "run"]) == 0
     assert "estimated" in capsys.readouterr().out
-    assert main(["export", "small"]) == 0
-    assert "estimated" in Path("small/export/README.md").read_text()
-    assert main(["report", "small"]) == 0
-    assert "Estimated" in Path("small/report.html").read_text()
+    assert main(["export", "run"]) == 0
+    assert "estimated" in Path("run/export/README.md").read_text()
+    assert main(["report", "run"]) == 0
+    assert "Estimated" in Path("run/report.html").read_text()
+    assert "estimated" not in train(name, "trainer.epochs=1", "run.dir=whole")
 
 
 def test_sampled_metrics_are_called_estimated() -> None:
@@ -293,49 +283,35 @@ def test_they_are_the_same_wherever_they_are_computed(name: str, where: str) -> 
 def test_sampled_training_is_the_same_on_two_ranks(capfd: pytest.CaptureFixture[str]) -> None:
     keys = ["sampler.fan_outs=[2,2,2]", "model.num_layers=3"]
     one = train("typed", *keys, "trainer.batch_size=32")
-    assert train(
-        "typed", *keys, "trainer.batch_size=16", "distributed.num_processes=2", "run.dir=two"
-    )
-    two = json.loads(Path("two/summary.json").read_text())
+    ranks = ["trainer.batch_size=16", "distributed.num_processes=2", "run.dir=two"]
+    two = train("typed", *keys, *ranks)
     assert two["train_loss"] == pytest.approx(one["train_loss"], rel=1e-5)
     assert "find_unused" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "ranks"),
-    [
-        ("wide", "own_wide gave outputs [{n}, 5] for {n} nodes; they must be [{n}, 4]", 1),
-        ("Pair", "own_Pair gave outputs a tuple", 1),
-        ("Few", "own_Few gave outputs [3, 4]", 2),
-    ],
-)
-def test_outputs_of_another_shape_are_refused(
-    name: str, words: str, ranks: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = ["sampler=full", f"distributed.num_processes={ranks}", f"model.name=own_{name}"]
-    assert main([*GRAPH, *KEYS, *keys]) == 2
-    assert words.format(n=400) in capsys.readouterr().err
-
-
 def line_with(words: str) -> str:
     """Where a line of the package is, as a message tells it."""
-    lines = Path("site/plain_models.py").read_text().splitlines()
-    (number,) = (i for i, line in enumerate(lines, 1) if words in line)
+    number = next(i for i, line in enumerate(PACKAGE.splitlines(), 1) if words in line)
     return f"site/plain_models.py:{number})"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_an_exception_of_a_users_code_is_told_with_its_line(
-    ranks: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = ["sampler=full", f"distributed.num_processes={ranks}", "model.name=own_Fails"]
-    assert main([*GRAPH, *KEYS, *keys]) == 1
-    assert line_with("# here") in capsys.readouterr().err
+FULL, TWO_RANKS = [*GRAPH, *KEYS, "sampler=full"], "distributed.num_processes=2"
 
 
-def test_an_exception_of_a_users_data_set_is_told_with_its_line(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ([*FULL, "model.name=own_wide"], 2, "[400, 5] for 400 nodes; they must be [400, 4]"),
+        ([*FULL, "model.name=own_Pair"], 2, "own_Pair gave outputs a tuple"),
+        ([*FULL, "model.name=own_Few", TWO_RANKS], 2, "own_Few gave outputs [3, 4]"),
+        ([*FULL, "model.name=own_Fails"], 1, line_with("# here")),
+        ([*FULL, "model.name=own_Fails", TWO_RANKS], 1, line_with("# here")),
+        # Not the line of PyG's that raised, nor gnntrain's that called.
+        (["dataset=broken"], 2, line_with("GCNConv(inputs, 8), GCNConv")),
+    ],
+)  # fmt: skip
+def test_wrong_outputs_and_exceptions_of_a_users_code_are_told(
+    words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["dataset=broken"]) == 2
-    # Not the line of PyG's that raised, nor gnntrain's that called.
-    assert line_with("GCNConv(inputs, 8), GCNConv") in capsys.readouterr().err
+    assert main(words) == code
+    assert told in capsys.readouterr().err

@@ -77,37 +77,30 @@ def test_the_metrics_are_those_of_the_class_that_the_key_names(
     assert main(["resume", "run", "trainer.epochs=4", "task.positive_class=ok"]) == 2
 
 
-@pytest.mark.parametrize(("rare", "frequent"), [("fraud", "ok"), ("+5", "5")])
-def test_the_class_that_is_taken_is_told_and_how_to_take_the_other(
-    rare: object, frequent: object, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("taken", "other", "is_plain"),
+    [("ok", "fraud", False), ("5", "+5", False), ("1", "0", True), ("Yes", "No", True)],
+)
+def test_the_class_that_is_taken_is_told_and_where_it_is_not_plain_how_to_take_the_other(
+    taken: str, other: str, is_plain: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_nodes(rare, frequent)
-    assert main(KEYS) == 0
-    assert f"task.positive_class={rare}" in capsys.readouterr().out
-    summary = json.loads(Path("run/summary.json").read_text())
-    assert str(summary["positive_class"]) == str(frequent)
-    assert summary["test"]["base_rate"] > 0.8
-    assert main([*KEYS, f"task.positive_class={rare}", "run.dir=other"]) == 0
-    assert json.loads(Path("other/summary.json").read_text())["test"]["base_rate"] < 0.2
-
-
-@pytest.mark.parametrize(("rare", "frequent"), [(1, 0), ("Yes", "No")])
-def test_where_it_is_plain_nothing_is_advised(
-    rare: object, frequent: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_nodes(rare, frequent)
-    assert main([*KEYS, f"task.positive_class={frequent}"]) == 0
-    assert f"positive  {frequent}\n" in capsys.readouterr().out
-    assert main([*KEYS, "run.dir=default"]) == 0
-    assert "task.positive_class=" not in capsys.readouterr().out
-    first, other = (json.loads(Path(run, "summary.json").read_text()) for run in ("run", "default"))
-    assert (str(first["positive_class"]), str(other["positive_class"])) == (
-        str(frequent),
-        str(rare),
-    )
+    write_nodes(*((taken, other) if is_plain else (other, taken)))
+    for keys, positive, run in (
+        ([], taken, "first"),
+        ([f"task.positive_class={other}"], other, "second"),
+    ):
+        assert main([*KEYS, *keys, f"run.dir={run}"]) == 0
+        printed = capsys.readouterr().out
+        assert f"positive  {positive}" in printed
+        if not keys:
+            assert ("task.positive_class=" in printed) != is_plain
+            assert is_plain or f"task.positive_class={other}" in printed
+    ours, theirs = (json.loads(Path(r, "summary.json").read_text()) for r in ("first", "second"))
+    assert (str(ours["positive_class"]), str(theirs["positive_class"])) == (taken, other)
+    assert (ours["test"]["base_rate"] < 0.2) == (theirs["test"]["base_rate"] > 0.8) == is_plain
     same = ("accuracy", "roc_auc", "f1_macro")
-    assert [first["test"][name] for name in same] == pytest.approx(
-        [other["test"][name] for name in same], rel=1e-12
+    assert [ours["test"][name] for name in same] == pytest.approx(
+        [theirs["test"][name] for name in same], rel=1e-12
     )
 
 

@@ -1,4 +1,5 @@
-"""Runs that are interrupted, killed or damaged, and go on; and runs whose graph has changed."""
+"""Runs that are interrupted, killed or damaged, of one rank or several, and go on; and runs whose
+graph has changed."""
 
 from __future__ import annotations
 
@@ -21,15 +22,18 @@ import torch
 from gnntrain import run as run_module
 from gnntrain.app import compose_config, recompose_config
 from gnntrain.config import ConfigError
-from gnntrain.distributed.launch import launch
-from gnntrain.errors import RunError, UserError
+from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.errors import Diverged, RunError, UserError
 from gnntrain.failures import keep_traceback
+from gnntrain.job import Job
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
 from scripts.soak.faults import rank_processes
 from tests.data.files import write
+from tests.disks import slow_disk
+from tests.faulty_ranks import Faults
 
 ROOT = Path(__file__).parents[1]
 KEYS = [
@@ -86,18 +90,37 @@ def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def fail_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) -> None:
-    """The loss fails at its n-th call, once."""
+@pytest.fixture(scope="module")
+def broken(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that an error ended in its third epoch."""
+    run = tmp_path_factory.mktemp("broken") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        disturb(patch, {21}, ValueError("boom"))
+        with pytest.raises(ValueError, match="boom"):
+            begin(run, cache)
+    return run
+
+
+def copied(run: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(run, folder / "run"))
+
+
+def disturb(
+    monkeypatch: pytest.MonkeyPatch, steps: set[int], error: BaseException | None = None
+) -> None:
+    """In these steps of the run the loss fails or, without an error, is not a number."""
     loss, num_calls = NodeClassification.loss, 0
 
-    def failing(task: NodeClassification, *tensors: torch.Tensor) -> torch.Tensor:
+    def disturbed(task: NodeClassification, *tensors: torch.Tensor) -> torch.Tensor:
         nonlocal num_calls
         num_calls += 1
-        if num_calls == call:
+        if num_calls not in steps:
+            return loss(task, *tensors)
+        if error is not None:
             raise error
-        return loss(task, *tensors)
+        return loss(task, *tensors) * float("nan")
 
-    monkeypatch.setattr(NodeClassification, "loss", failing)
+    monkeypatch.setattr(NodeClassification, "loss", disturbed)
 
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,33 +188,6 @@ def test_ctrl_c_and_a_kill_lose_nothing(cache: Path, tmp_path: Path) -> None:
     assert_same_run(run, tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_a_killed_rank_is_named_with_what_was_reached_and_the_way_on(
-    cache: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    job = start(run, cache, "trainer.epochs=5000", "distributed.num_processes=2")
-    wait_for_epochs(run, job, 3)
-    ranks = rank_processes(psutil.Process(job.pid))
-    assert len(ranks) == 2
-    ranks[0].kill()
-    killed = time.monotonic()
-    _, errors = job.communicate(timeout=120)
-    assert time.monotonic() - killed < 30
-    assert job.returncode == 138
-    number = "0" if "Rank 0" in errors else "1"
-    assert f"Rank {number} was ended by SIGKILL." in errors
-    assert f"gnntrain resume {run}" in errors
-    summary = RunDirectory(run).summary() or {}
-    assert summary["status"] == "failed"
-    assert "was ended by SIGKILL" in summary["error"]
-    assert (summary["epochs"], summary["world_size"]) == (len(rows(run)), 2)
-    assert summary["train_loss"] == [row["train/loss"] for row in rows(run)]
-    assert summary["val"]["accuracy"] == max(row["val/accuracy"] for row in rows(run))
-    assert summary["num_parameters"] > 0
-    assert not any(child.is_running() for child in ranks)
-
-
 @pytest.mark.parametrize("call", [1, 21], ids=["before the first checkpoint", "in an epoch"])
 def test_a_run_that_may_starts_again_by_itself(
     call: int,
@@ -202,7 +198,7 @@ def test_a_run_that_may_starts_again_by_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     in_this_process(monkeypatch)
-    fail_at(monkeypatch, call, OSError("boom"))
+    disturb(monkeypatch, {call}, OSError("boom"))
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
         begin(tmp_path / "run", cache, "trainer.max_restarts=1")
     assert "boom" in caplog.text
@@ -210,22 +206,10 @@ def test_a_run_that_may_starts_again_by_itself(
     assert_same_run(tmp_path / "run", whole)
 
 
-def interrupted(run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
-    with monkeypatch.context() as patch:
-        fail_at(patch, 21, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            begin(run, cache, *keys)
-
-
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
-    cache: Path,
-    whole: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    broken: Path, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = tmp_path / "run"
-    interrupted(run, cache, monkeypatch)
+    run = copied(broken, tmp_path)
     last = run / "checkpoints" / "last.pt"
     content = bytearray(last.read_bytes())
     content[content.index(b"history")] ^= 4
@@ -237,26 +221,30 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
     assert_same_run(run, whole)
 
 
-def test_harmless_keys_may_change_and_the_run_remembers_them(
+def test_harmless_keys_may_change_and_a_store_that_has_gone_is_built_again(
     cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tmp_path / "run"
-    interrupted(run, cache, monkeypatch, "trainer.epochs=4")
-    go_on(run, "trainer.epochs=6", "logger=[csv,tensorboard]", "sampler.prefetch=2")
+    run, stores = tmp_path / "run", tmp_path / "stores"
+    with monkeypatch.context() as patch:
+        disturb(patch, {21}, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            begin(run, cache, "trainer.epochs=4", f"dataset.store_dir={stores}")
+    shutil.rmtree(stores)
+    elsewhere = f"dataset.store_dir={tmp_path / 'elsewhere'}"
+    go_on(run, elsewhere, "trainer.epochs=6", "logger=[csv,tensorboard]", "sampler.prefetch=2")
     assert_same_run(run, whole)
     assert saved_config(run)["trainer"]["epochs"] == 6
     assert (run / "overrides.txt").read_text().splitlines()[-1] == "sampler.prefetch=2"
     assert (run / "tensorboard").is_dir()
+    record = RunDirectory(run).store_record()
+    assert record is not None
+    assert Path(record.path).parent == tmp_path / "elsewhere"
 
 
 def test_a_run_goes_on_after_an_error_in_its_own_directory_and_in_a_new_one(
-    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broken: Path, whole: Path, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        fail_at(patch, 21, ValueError("boom"))
-        with pytest.raises(ValueError, match="boom"):
-            begin(run, cache)
+    run = copied(broken, tmp_path)
     assert "boom" in (RunDirectory(run).summary() or {})["error"]
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != ".lock"}
     go_on(run, f"run.dir={tmp_path / 'branch'}")
@@ -269,7 +257,8 @@ def test_a_run_goes_on_after_an_error_in_its_own_directory_and_in_a_new_one(
 def test_epochs_that_are_in_no_checkpoint_are_told(
     whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    run = copied(whole, tmp_path)
+    (run / "best").symlink_to("checkpoints/best.pt")  # a link within the run is no harm
     best = evaluate(run)["epoch"]
     assert not caplog.records
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
@@ -281,59 +270,47 @@ def test_epochs_that_are_in_no_checkpoint_are_told(
     assert f"holds 6 whole epochs (the best so far: {best}). Later ones, up to 7," in caplog.text
 
 
-def test_other_global_batches_are_refused_with_the_size_that_fits(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    interrupted(run, cache, monkeypatch)
+def test_what_cannot_go_on_is_refused(broken: Path, whole: Path, tmp_path: Path) -> None:
+    with RunDirectory(whole).held(), pytest.raises(UserError, match="is still going on"):
+        go_on(whole)
+    run = copied(broken, tmp_path)
     with pytest.raises(ConfigError, match="16 seeds") as caught:
         go_on(run, "distributed.num_processes=2")
     assert "write trainer.batch_size=8" in str(caught.value)
-
-
-def test_what_this_machine_lacks_is_told_before_a_run_goes_on(whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
     theirs = saved_config(run)
     theirs["trainer"] |= {"device": "cuda", "gpus": "auto", "precision": "fp16"}
-    theirs["compute"]["kernels"] = "triton"
-    (run / "config.yaml").write_text(json.dumps(theirs))
-    with pytest.raises(ConfigError) as error:
+    (run / "config.yaml").write_text(json.dumps(theirs))  # of a machine with a GPU
+    with pytest.raises(ConfigError) as caught:
         resume(run)
-    assert "trainer.device" in {problem.key for problem in error.value.problems}
-
-
-def test_a_run_that_is_still_going_on_is_left_alone(whole: Path) -> None:
-    with RunDirectory(whole).held(), pytest.raises(UserError, match="is still going on"):
-        go_on(whole)
-
-
-def killed_at_its_beginning(whole: Path, run: Path) -> Path:
-    shutil.copytree(whole, run)
-    for path in (run / "summary.json", *(run / "checkpoints").iterdir()):
+    assert "trainer.device" in {problem.key for problem in caught.value.problems}
+    run = copied(whole, tmp_path / "completed")
+    best = run / "checkpoints" / "best.pt"
+    state = load_checkpoint(best)
+    state["model"] = {name: weight[:1] for name, weight in state["model"].items()}
+    save_checkpoint(best, state)
+    with pytest.raises(UserError, match=r"\[1, 64\].*\[16, 64\]"):
+        evaluate(run)
+    for path in (run / "checkpoints").iterdir():
         path.unlink()
-    return run
-
-
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
-    whole: Path, tmp_path: Path
-) -> None:
-    go_on(killed_at_its_beginning(whole, tmp_path / "run"))
-    assert_same_run(tmp_path / "run", whole)
+    with pytest.raises(UserError, match="no checkpoint"):
+        go_on(run)
 
 
 def test_the_same_command_goes_on_with_its_run_if_it_may(
-    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, broken: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = killed_at_its_beginning(whole, tmp_path / "run")
+    run = copied(whole, tmp_path / "killed")
+    for path in (run / "summary.json", *(run / "checkpoints").iterdir()):
+        path.unlink()  # as if it had been killed before its first checkpoint
     with pytest.raises(UserError, match="holds a run already") as refused:
         begin(run, cache)
     assert "run.if_exists=resume" in str(refused.value.hint)
     begin(run, cache, "run.if_exists=resume")
     assert_same_run(run, whole)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    interrupted(tmp_path / "half", cache, monkeypatch)
-    begin(tmp_path / "half", cache)
-    assert_same_run(tmp_path / "half", whole)
+    half = copied(broken, tmp_path)
+    begin(half, cache)
+    assert_same_run(half, whole)
 
 
 def test_the_same_command_leaves_its_completed_run_as_it_is(
@@ -355,8 +332,7 @@ def test_the_same_command_leaves_its_completed_run_as_it_is(
 def test_a_link_in_a_strangers_run_is_not_written_through(
     name: str, whole: Path, tmp_path: Path
 ) -> None:
-    run, victim = tmp_path / "run", tmp_path / "victim"
-    shutil.copytree(whole, run)
+    run, victim = copied(whole, tmp_path), tmp_path / "victim"
     if name == "logs":
         victim.mkdir()
         shutil.rmtree(run / name)
@@ -368,30 +344,6 @@ def test_a_link_in_a_strangers_run_is_not_written_through(
         go_on(run, "trainer.epochs=7")
     assert keep_traceback(OSError("boom"), run) is None
     assert [*victim.iterdir()] == [] if name == "logs" else victim.read_text() == "mine"
-
-
-def test_links_within_a_run_are_no_harm(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "run")
-    (tmp_path / "run" / "best").symlink_to("checkpoints/best.pt")
-    assert go_on(tmp_path / "run", "trainer.epochs=7")["epochs"] == 7
-
-
-def test_a_completed_run_without_its_checkpoints_cannot_go_on(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "run")
-    for path in (tmp_path / "run" / "checkpoints").iterdir():
-        path.unlink()
-    with pytest.raises(UserError, match="no checkpoint"):
-        go_on(tmp_path / "run")
-
-
-def test_evaluate_refuses_the_weights_of_another_model(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "run")
-    best = tmp_path / "run" / "checkpoints" / "best.pt"
-    state = load_checkpoint(best)
-    state["model"] = {name: weight[:1] for name, weight in state["model"].items()}
-    save_checkpoint(best, state)
-    with pytest.raises(UserError, match=r"\[1, 64\].*\[16, 64\]"):
-        evaluate(tmp_path / "run")
 
 
 def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
@@ -425,52 +377,189 @@ def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
     assert dict(evaluate(tmp_path / "run")["metrics"]["test"]) == summary["test"]
 
 
-def test_a_store_that_has_gone_is_built_again_to_go_on(
-    cache: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_steps_whose_gradient_is_not_finite_may_be_skipped_but_not_all_of_an_epoch(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = tmp_path / "run"
-    interrupted(run, cache, monkeypatch, f"dataset.store_dir={tmp_path / 'stores'}")
-    shutil.rmtree(tmp_path / "stores")
-    go_on(run, f"dataset.store_dir={tmp_path / 'elsewhere'}")
-    assert_same_run(run, whole)
-    record = RunDirectory(run).store_record()
-    assert record is not None
-    assert Path(record.path).parent == tmp_path / "elsewhere"
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="gnntrain"):
+        disturb(patch, {20, 22})
+        summary = begin(tmp_path / "run", cache, "trainer.on_nonfinite=skip")
+    assert summary["status"] == "completed"
+    assert "2 of 8 steps of epoch 3" in caplog.text
+    assert all(isinstance(loss, float) for loss in summary["train_loss"])
+    disturb(monkeypatch, set(range(9, 17)))
+    with pytest.raises(RunError, match="8 of 8 steps of epoch 2"):
+        begin(tmp_path / "another", cache, "trainer.on_nonfinite=skip")
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# Several ranks survive what happens to one of them, and answer signals as one
+
+
+TWO_RANKS = ["distributed.num_processes=2", "trainer.batch_size=8"]
+
+
+def left_behind() -> set[str]:
+    """Rank processes of this one, zombies too, and files in shared memory."""
+    family = psutil.Process().children(recursive=True)
+    zombies = [child for child in family if child.status() == psutil.STATUS_ZOMBIE]
+    left = [*zombies, *rank_processes(psutil.Process())]
+    ranks = {f"{child.pid} {child.status()}" for child in left}
+    shared = Path("/dev/shm")
+    return ranks | {path.name for path in shared.glob(f".gnntrain*-{os.getpid()}-*")}
+
+
+@pytest.mark.slow
+def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    undisturbed = tmp_path / "whole"
+    begin(undisturbed, cache, *TWO_RANKS, "trainer.epochs=3")
+    faults = (
+        ("start", "kill"),
+        ("sampling", "error"),
+        ("all-reduce", "kill"),
+        ("evaluation", "memory"),
+        ("evaluation", "kill"),
+        ("checkpoint", "kill"),
+    )
+
+    def launch_faulty(_worker: str, job: Job, plan: LaunchPlan, log_dir: Path, **_: object) -> None:
+        payload = Faults(job, faults, rank=0, counter=tmp_path / "starts")
+        begun = time.monotonic()
+        try:
+            launch("tests.faulty_ranks:train_with_faults", payload, plan, log_dir)
+        finally:
+            taken.append(time.monotonic() - begun)
+            assert not left_behind()
+
+    taken: list[float] = []
+    monkeypatch.setattr(run_module, "launch", launch_faulty)
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        begin(tmp_path / "run", cache, *TWO_RANKS, "trainer.epochs=3", "trainer.max_restarts=9")
+    assert_same_run(tmp_path / "run", undisturbed)
+    told = [message for message in caplog.messages if "Starting again" in message]
+    assert len(told) == len(faults) == len(taken) - 1
+    words = (
+        "SIGKILL",
+        "OSError: [Errno 5] Input/output error",
+        "SIGKILL",
+        "Memory ran out",
+        *["SIGKILL"] * 2,
+    )
+    for message, word in zip(told, words, strict=True):
+        assert word in message
+    assert "Lower evaluation.memory_limit" in told[3]
+    assert not [p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name[0] == "."]
+
+
+def test_a_rank_alone_that_is_killed_is_started_again(
+    cache: Path,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def launch_faulty(
+        _worker: str, job: Job, plan: LaunchPlan, log_dir: Path, *, in_process: bool, **_: object
+    ) -> None:
+        payload = Faults(job, (("evaluation", "kill"),), rank=0, counter=tmp_path / "starts")
+        launch(
+            "tests.faulty_ranks:train_with_faults", payload, plan, log_dir, in_process=in_process
+        )
+
+    monkeypatch.setattr(run_module, "launch", launch_faulty)
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        begin(tmp_path / "run", cache, "trainer.max_restarts=1")
+    assert "SIGKILL" in caplog.text
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "killed"),
+    [
+        (["distributed.num_processes=2"], None),
+        (["distributed.num_processes=2"], 1),
+        (["distributed.num_processes=3", "distributed.servers=1"], None),
+        (["distributed.num_processes=3", "distributed.servers=1"], 2),
+    ],
+    ids=["two ranks", "two ranks, one is killed", "served", "served, a server is killed"],
+)
+def test_ranks_that_were_broken_off_tell_what_was_reached_and_go_on_bit_for_bit(
+    cache: Path, tmp_path: Path, keys: list[str], killed: int | None
+) -> None:
+    keys, run = [*keys, "trainer.epochs=15", "trainer.batch_size=8"], tmp_path / "run"
+    job = start(run, cache, *keys)
+    wait_for_epochs(run, job, 3)
+    ranks = sorted(rank_processes(psutil.Process(job.pid)), key=lambda rank: rank.pid)
+    if killed is None:
+        job.send_signal(signal.SIGTERM)
+    else:
+        ranks[killed].kill()
+    _, errors = job.communicate(timeout=30)
+    assert job.returncode == (143 if killed is None else 138), errors
+    assert f"gnntrain resume {run}" in errors
+    assert not any(rank.is_running() for rank in ranks)
+    summary = RunDirectory(run).summary() or {}
+    assert summary["status"] == ("interrupted" if killed is None else "failed")
+    if killed is not None:
+        assert f"Rank {killed} was ended by SIGKILL." in errors
+        assert "was ended by SIGKILL" in summary["error"]
+    assert 3 <= summary["epochs"] == len(rows(run)) < 15
+    assert summary["train_loss"] == [row["train/loss"] for row in rows(run)]
+    assert summary["val"]["accuracy"] == max(row["val/accuracy"] for row in rows(run))
+    assert summary["num_parameters"] > 0
+    go_on(run)
+    begin(tmp_path / "whole", cache, *keys)
+    assert_same_run(run, tmp_path / "whole")
+
+
+def test_what_would_only_happen_again_is_not_tried_again(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_this_process(monkeypatch)
     run = tmp_path / "run"
-    spoil_steps(monkeypatch, {20})
-    with pytest.raises(RunError, match=r"nan in epoch 3, step 4 of 8 .*\d+, "):
-        begin(run, cache)
+    with caplog.at_level(logging.WARNING, logger="gnntrain"):
+        with monkeypatch.context() as patch:
+            disturb(patch, {20})
+            with pytest.raises(Diverged, match=r"nan in epoch 3, step 4 of 8 .*\d+, "):
+                begin(run, cache, "trainer.max_restarts=3")
+        disturb(monkeypatch, {11}, ValueError("boom"))
+        with pytest.raises(ValueError, match="boom"):
+            begin(tmp_path / "another", cache, "trainer.max_restarts=3")
+    assert "Starting again" not in caplog.text
+    assert (RunDirectory(run).summary() or {})["status"] == "failed"
     state = load_checkpoint(run / "checkpoints" / "last.pt")
     assert state["step"] == 19
     assert all(weight.isfinite().all() for weight in state["model"].values())
 
 
-def test_steps_whose_gradient_is_not_finite_may_be_skipped_but_not_all_of_an_epoch(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stop_waits_for_the_checkpoint_of_a_slow_disk(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="gnntrain"):
-        spoil_steps(patch, {20, 22})
-        summary = begin(tmp_path / "run", cache, "trainer.on_nonfinite=skip")
-    assert summary["status"] == "completed"
-    assert "2 of 8 steps of epoch 3" in caplog.text
-    assert all(isinstance(loss, float) for loss in summary["train_loss"])
-    spoil_steps(monkeypatch, set(range(9, 17)))
-    with pytest.raises(RunError, match="8 of 8 steps of epoch 2"):
-        begin(tmp_path / "another", cache, "trainer.on_nonfinite=skip")
+    slow_disk(tmp_path, monkeypatch, seconds=4)  # each checkpoint
+    run = tmp_path / "run"
+    keys = ["trainer.epochs=100000", "checkpoint.every_minutes=null", "distributed.grace=2"]
+    job = start(run, cache, *keys, f"distributed.num_processes={ranks}")
+    wait_for_epochs(run, job, 3)
+    job.send_signal(signal.SIGTERM)
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 143, errors
+    state = load_checkpoint(run / "checkpoints" / "last.pt")
+    log = (run / "logs" / "rank_0.log").read_text()
+    assert state["step"] >= rows(run)[-1]["step"], log  # not the one that was there before
+    assert not [path for path in (run / "checkpoints").iterdir() if path.name[0] == "."]
+    assert (RunDirectory(run).summary() or {})["status"] == "interrupted"
 
 
-def spoil_steps(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
-    """The loss is not a number in these steps of the run."""
-    loss, num_calls = NodeClassification.loss, 0
-
-    def spoilt(task: NodeClassification, *tensors: torch.Tensor) -> torch.Tensor:
-        nonlocal num_calls
-        num_calls += 1
-        return loss(task, *tensors) * (float("nan") if num_calls in steps else 1.0)
-
-    monkeypatch.setattr(NodeClassification, "loss", spoilt)
+def test_a_lack_of_memory_in_a_step_names_the_keys_to_lower(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturb(monkeypatch, {11}, torch.OutOfMemoryError("CUDA out of memory."))
+    with pytest.raises(RunError, match=r"GPU memory .*epoch 2, .*step 11\b") as caught:
+        begin(tmp_path / "run", cache)
+    assert "trainer.batch_size (now 16), sampler.fan_outs" in str(caught.value)

@@ -182,7 +182,6 @@ QUANTITY = 1000 + 50.0 * THREE
 
 
 LABELS = {
-    "classes": THREE,
     "gaps": torch.tensor([0, 3, 7])[THREE],
     "two": (THREE == 0).long(),
     "two with a gap": torch.tensor([2, 9])[(THREE == 0).long()],
@@ -193,11 +192,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_typed"),
-    [
-        *((kind, False) for kind in LABELS),
-        *((kind, True) for kind in ("gaps", "labels", "quantity")),
-    ],
+    ("kind", "is_typed"), [*((kind, False) for kind in LABELS), ("gaps", True)]
 )
 def test_predictions_are_in_the_callers_words_and_those_of_the_file(
     kind: str, is_typed: bool
@@ -296,16 +291,14 @@ def test_a_run_goes_on_with_its_name_and_graph_and_never_as_another_one() -> Non
     assert infer("mine").logits.shape == (NUM_NODES, 3)
 
 
-@pytest.mark.parametrize("trained_on", ["object", "file", "tables"])
+@pytest.mark.parametrize("trained_on", ["object", "tables"])
 def test_the_command_predicts_for_a_file_of_a_whole_graph(trained_on: str) -> None:
     data, other = graph(), graph(seed=1, y=None)
-    torch.save(data, "graph.pt")
     torch.save(other.to_dict(), "other.pt")
     np.savez("nodes.npz", x=data.x, y=data.y)
     np.savez("edges.npz", edge_index=data.edge_index)
     dataset = {
         "object": FilesConfig(),
-        "file": FilesConfig(data="graph.pt"),
         "tables": FilesConfig(edges="edges.npz", features="nodes.npz", labels="nodes.npz"),
     }
     config = Config(trainer=TRAINER, dataset=dataset[trained_on])

@@ -245,49 +245,27 @@ def test_a_run_records_of_parts_what_it_records_of_the_whole_graph(in_parts: Con
         ours.targets[0]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "told"),
-    [
-        ({"seed": 1}, "another graph"),
-        ({"add_self_loops": True}, "dataset.add_self_loops=false"),
-        ({"feature_dtype": "float16"}, "dataset.feature_dtype=float32"),
-    ],
-    ids=str,
-)
-def test_parts_of_another_graph_are_refused(
-    folder: Path, in_parts: Config, dataset: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(UserError, match=told):
-        train(in_parts.changed(dataset=dataset))
-    assert not (folder / "refused").exists()
-
-
-def _write_files(folder: Path) -> None:
-    """Tables of a graph, and a schema that names them."""
-    folder.mkdir()
-    rows = range(60)
-    nodes = "\n".join(f"{i},{i % 3},{i % 7}" for i in rows)
-    (folder / "nodes.csv").write_text(f"id,label,a\n{nodes}\n")
-    edges = "\n".join(f"{i},{(i + step) % 60},0.5" for i in rows for step in (1, 5, 9))
-    (folder / "edges.csv").write_text(f"source,target,amount\n{edges}\n")
-    (folder / "graph.yaml").write_text(
-        "nodes: {user: {files: nodes.csv, label: label}}\n"
-        "edges: {user/pays/user: {files: edges.csv}}\n"
-    )
-
-
 def test_parts_of_files_train_wherever_the_files_lie(
     folder: Path, configured: Callable[..., Config]
 ) -> None:
-    _write_files(folder / "here")
-    keys = ["dataset=files", f"dataset.schema={folder / 'here' / 'graph.yaml'}", "model=rgcn"]
+    here, rows = folder / "here", range(60)
+    here.mkdir()
+    nodes = "\n".join(f"{i},{i % 3},{i % 7}" for i in rows)
+    (here / "nodes.csv").write_text(f"id,label,a\n{nodes}\n")
+    edges = "\n".join(f"{i},{(i + step) % 60},0.5" for i in rows for step in (1, 5, 9))
+    (here / "edges.csv").write_text(f"source,target,amount\n{edges}\n")
+    (here / "graph.yaml").write_text(
+        "nodes: {user: {files: nodes.csv, label: label}}\n"
+        "edges: {user/pays/user: {files: edges.csv}}\n"
+    )
+    keys = ["dataset=files", f"dataset.schema={here / 'graph.yaml'}", "model=rgcn"]
     config = configured("from here", *keys)
     whole = train(config)
     store = prepare_store(config.dataset).store
     part_of = np.arange(store.num_nodes, dtype=np.uint8) % 2
     write_parts(folder / "parts of files", store, part_of, 2, "random")
     distributed = {"graph": "partitioned", "parts": str(folder / "parts of files")}
-    (folder / "here").rename(folder / "there")
+    here.rename(folder / "there")
     weights = load_checkpoint(folder / "from here" / "checkpoints" / "last.pt")["model"]
     for place in ("nowhere", "there"):  # on none of the machines, or elsewhere
         dataset, run = {"schema": str(folder / place / "graph.yaml")}, folder / f"from {place}"
@@ -300,12 +278,21 @@ def test_parts_of_files_train_wherever_the_files_lie(
         train(moved.changed(dataset={"split_seed": 1}, run={"dir": str(folder / "other")}))
 
 
-def test_parts_that_cannot_be_shared_out_or_are_not_there_are_refused(
+def test_parts_of_another_graph_or_that_cannot_be_shared_out_or_are_not_there_are_refused(
     folder: Path, in_parts: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"seed": 1}, "another graph"),
+        ({"add_self_loops": True}, "dataset.add_self_loops=false"),
+        ({"feature_dtype": "float16"}, "dataset.feature_dtype=float32"),
+    ]
+    for dataset, told in others:
+        with pytest.raises(UserError, match=told):
+            train(in_parts.changed(dataset=dataset))
     on_machines(monkeypatch, 0, 1, 2)
     with pytest.raises(UserError, match=r"4 parts .* 3 machines"):
         train(in_parts.changed(distributed={"num_processes": 3}))
+    assert not (folder / "refused").exists()
     shutil.copytree(in_parts.distributed.parts or "", folder / "incomplete")
     shutil.rmtree(folder / "incomplete" / "part3")
     incomplete = {"num_processes": 2, "parts": str(folder / "incomplete")}
@@ -319,10 +306,7 @@ def test_parts_that_cannot_be_shared_out_or_are_not_there_are_refused(
 
 
 def test_machines_with_other_parts_of_the_same_graph_are_refused(in_parts: Config) -> None:
-    opened, hosts = (
-        open_graph(in_parts),
-        [SimpleNamespace(host="here"), SimpleNamespace(host="there")],
-    )
+    opened, hosts = open_graph(in_parts), [SimpleNamespace(host=at) for at in ("here", "there")]
     for other, is_refused in (({}, False), ({"partition": "another digest"}, True)):
         rendezvous: Any = SimpleNamespace(
             processes=hosts, gather=lambda _, own, other=other: [own, own | other]

@@ -253,15 +253,12 @@ def set_key(
     """Set, or with ~ remove, one key; add the problem if that cannot be done."""
     key, value = override.key_or_group, override.value()
     section, _, last = key.rpartition(".")
+    options = groups[section] if key in ("dataset.name", "model.name") else ()
     try:
         if override.is_delete():
             parent = OmegaConf.select(node, section) if section else node
             del parent[last]  # pop would look up what its value refers to
-        elif (
-            (last == "name" and section in ("dataset", "model") and value in groups[section])
-            # Chosen with it, the keys fit.
-            and value != OmegaConf.select(node, key)
-        ):
+        elif value in options and value != OmegaConf.select(node, key):  # chosen, its keys fit
             expects = f"left to the group: the keys of {section} depend on it"
             problems.append(Problem(key, shown(value), expects, f"write {section}={value}"))
         else:

@@ -23,14 +23,7 @@ from gnntrain.app.composing import HYDRAS_ERRORS, Sources, judged, search_path, 
 from gnntrain.app.overrides import translate
 from gnntrain.config import ConfigError, RunConfig
 from gnntrain.errors import GnntrainError, Interrupted, RunError, UserError
-from gnntrain.reporting.rundir import (
-    RunPlace,
-    explained,
-    is_run,
-    occupied,
-    planned_run,
-    planned_sweep,
-)
+from gnntrain.reporting import rundir
 
 _RUN_DIR = "gnntrain.run_dir"
 
@@ -51,7 +44,10 @@ def run_hydra(typed: Sequence[str], flags: Sequence[str], sources: Sources) -> i
     first, *others = sources.folders
     arguments = [*flags, *(f"--config-dir={folder}" for folder in others[:1])]  # it takes one
     arguments += [*translate(typed, sources.groups), *search_path(others[1:])]
-    for name, place in ((_RUN_DIR, planned_run), ("gnntrain.sweep_dir", planned_sweep)):
+    for name, place in (
+        (_RUN_DIR, rundir.planned_run),
+        ("gnntrain.sweep_dir", rundir.planned_sweep),
+    ):
         OmegaConf.register_new_resolver(name, place, replace=True, use_cache=True)
     task = TrainTask(tuple(typed), sources, tuple(sys.argv))
     name, path = sources.config_name, str(first.absolute())
@@ -82,7 +78,7 @@ def _as_ours(error: Exception) -> BaseException:
     if {f.f_code.co_name for f, _ in traceback.walk_tb(error.__traceback__)} & {"run_job", "sweep"}:
         if isinstance(error, OSError):
             try:
-                with explained(Path(error.filename or ".")):
+                with rundir.explained(Path(error.filename or ".")):
                     raise error
             except GnntrainError as sentence:
                 return sentence
@@ -122,13 +118,13 @@ class TrainTask:
             overrides = typed or (self.typed if is_single else own.overrides.task)
             if not is_single:  # `run` names the folder of the sweep
                 sweep = Path(own.runtime.cwd, own.sweep.dir)
-                if is_run(sweep):  # another sweeper than ours does not look
-                    raise occupied(sweep)
+                if rundir.is_run(sweep):  # another sweeper than ours does not look
+                    raise rundir.occupied(sweep)
                 config = config.model_copy(update={"run": RunConfig(dir=str(run_dir))})
             plain: Any = OmegaConf.to_container(own.run, resolve=False)
             is_named = config.run != RunConfig() or _RUN_DIR not in plain["dir"]
             besides = filter(None, [own.output_subdir, f"{own.job.name}.log"])
-            place = RunPlace(run_dir, not is_named, tuple(besides))
+            place = rundir.RunPlace(run_dir, not is_named, tuple(besides))
             if config.distributed.num_processes > 1:
                 from gnntrain.distributed.processes import start_server
 

@@ -183,7 +183,8 @@ def with_file(
     if is_whole and "experiment" in new:
         expects = "no experiment beside a whole configuration"
         problems.append(Problem("", name, expects, "leave one of them out"))
-    if is_whole and RunConfig.model_fields.keys() <= {*(raw.get("run") or ())}:
+    run = raw.get("run")
+    if is_whole and isinstance(run, dict) and RunConfig.model_fields.keys() <= run.keys():
         # Where a run went is no part of what it was, nor which sweep it was in.
         raw = {key: raw[key] for key in raw if key not in ("run", "sweep")}
 
@@ -244,8 +245,9 @@ def hydra_lines(override: Override, groups: Groups) -> list[str]:
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     if key in LIST_KEYS and any(isinstance(one, dict) for one in values):
         return [f"{key}=null", form]
-    # A model of another package has keys that no YAML file has.
-    return ["++" + form.lstrip("+")] if key.startswith("model.options.") else [form]
+    # Keys that no YAML file has: in a mapping, and those of another package's model.
+    is_open = isinstance(value, dict) or key.startswith("model.options.")
+    return ["++" + form.lstrip("+")] if is_open and not is_hydras(override) else [form]
 
 
 def translate(typed: Sequence[str], groups: Groups) -> list[str]:

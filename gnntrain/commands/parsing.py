@@ -136,15 +136,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Sort the command line's arguments.
 
     Returns:
-        The command's own options by their names, and `command`, what to do (None: not said, so
-        train); `words`, what the command is about; `overrides`, arguments with `=`, or that remove
-        a key with `~`; `config_dirs`, `config_path`, `config_name`: see `gnntrain.app.Sources`;
-        `multirun`, whether Hydra is asked for many runs; `hydra`, its other flags, as it reads
-        them: `--info=all`.
+        The command's own options by their names, and `command` (None: not said, so train); `words`,
+        what it is about; `overrides`; `config_dirs`, `config_path`, `config_name` for
+        `gnntrain.app.Sources`; `multirun`; `hydra`, other flags as Hydra reads them: `--info=all`.
 
     Raises:
-        UserError: For an unknown command or option, an option without its value, or other words
-            than the command takes.
+        UserError: An unknown command or option, an option without its value, or other words than
+            the command takes.
     """
     rest, typed = list(argv), COMMANDS["train"].parser().parse_known_args(argv)[1]
     arguments = argparse.Namespace(command=None, version=False, multirun=False, config_dirs=[])
@@ -155,6 +153,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments.help = not {"-h", "--help"}.isdisjoint(rest)
     name = arguments.command or "train"
     command = COMMANDS[name]
+    takes_keys = "group.key=value" in command.usage
     words: list[str] = []
     keys: list[str] = []
     for word in [] if arguments.help else command.parser().parse_known_args(rest, arguments)[1]:
@@ -164,10 +163,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             error.hint = f"{error.hint} Keys are set without dashes: group.key=value."
             raise error
         # A sweep's folders hold `=` too.
-        may_be_key = "group.key=value" in command.usage and not (
-            command.most and is_folder(expanded(word))
-        )
-        if may_be_key and ("=" in word or word.startswith("~")):
+        is_key = takes_keys and not (command.most and is_folder(expanded(word)))
+        if is_key and ("=" in word or word.startswith("~")):
             keys.append(word)
             continue
         # A group, an option, or a key whose value was forgotten, is judged with the keys.

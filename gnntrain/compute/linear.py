@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import kernels
+from gnntrain.compute import cpu, kernels
 from gnntrain.compute.aggregate import reduction
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import array_of, by_rows, chunks, for_tasks, num_tasks, number_type
+from gnntrain.compute.cpu import array_of, by_rows, chunks, number_type, padded
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.operator import Operator, Sum
@@ -70,14 +70,15 @@ class AggregateLinear(Operator):
         def task(start: int, stop: int) -> None:
             part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
             put(start, stop, part)
-            if product == dtype:
+            rows = padded(part.to(product))
+            if rows is part:
                 torch.addmm(bias, part, across, out=out[start:stop])
             else:
-                out[start:stop] = torch.addmm(bias, part.to(product), across)
+                out[start:stop] = torch.addmm(bias, rows, across)[: stop - start]
             if drop is not None:
                 kernels.activate_rows(array_of(out), True, drop, start, stop)
 
-        by_rows(num_dst, self.total.num_edges(self.features), task)
+        by_rows(num_dst, self.total.num_edges(self.features), task, product)
         return out, inputs
 
     @staticmethod
@@ -132,32 +133,32 @@ class AggregateLinearBackward(Operator):
         product = product_type(weight.dtype)
         across = weight.to(product)
         _, factor, _ = mask_of(self.dropout or 0.0, 0, grad.dtype)
-        count = num_tasks(len(inputs), 0)
+        count = cpu.num_tasks(len(inputs), 0)
         # A sum for each task: the order of additions does not depend on the threads.
         weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
         bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
         grad_inputs = BUFFERS.empty(inputs.shape if self.needs_inputs else (0,), inputs.dtype)
 
+        in_place = exact == product  # as a 16-bit product cannot be accumulated
+
         def task(number: int, start: int, stop: int) -> None:
-            # A 16-bit product cannot be accumulated in place: one product for the whole task.
-            in_place = exact == product
-            for a, b in chunks(start, stop) if in_place else [(start, stop)]:
+            for a, b in chunks(start, stop, product):
                 part = grad[a:b]
                 if out is not None:
                     part = torch.empty_like(part)
                     kernels.mask_rows(array_of(grad), array_of(out), factor, a, b, array_of(part))
                 bias_sums[number] += part.sum(0, dtype=exact)
-                part, rows = part.to(product), inputs[a:b].to(product)
+                part, rows = padded(part.to(product)), padded(inputs[a:b].to(product))
                 if in_place:
                     weight_sums[number].addmm_(part.t(), rows)
                 else:
                     weight_sums[number] += part.t() @ rows
-                if self.needs_inputs and product == weight.dtype:
+                if self.needs_inputs and len(part) == b - a and product == weight.dtype:
                     torch.mm(part, across, out=grad_inputs[a:b])
                 elif self.needs_inputs:
-                    grad_inputs[a:b] = part @ across
+                    grad_inputs[a:b] = (part @ across)[: b - a]
 
-        for_tasks(len(inputs), 0, task)
+        cpu.for_tasks(len(inputs), 0, task)
 
         def total(parts: list[Tensor], like: Tensor) -> Tensor:
             first = parts[0] if parts else torch.zeros_like(like)

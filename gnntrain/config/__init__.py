@@ -1,11 +1,8 @@
 """The configuration: one typed schema, and all mistakes reported at once."""
 
-from gnntrain.config.checks import contradictions as contradictions
-from gnntrain.config.checks import idle_keys as idle_keys
 from gnntrain.config.checks import machine_problems as machine_problems
 from gnntrain.config.checks import refuse_other_arguments as refuse_other_arguments
 from gnntrain.config.checks import training_device as training_device
-from gnntrain.config.models import LayeredConfig as LayeredConfig
 from gnntrain.config.models import ModelConfig as ModelConfig
 from gnntrain.config.models import PluginConfig as PluginConfig
 from gnntrain.config.models import model_names as model_names
@@ -15,24 +12,4 @@ from gnntrain.config.published import DATASET_NAMES as DATASET_NAMES
 from gnntrain.config.reading import changed_meaning as changed_meaning
 from gnntrain.config.reading import from_dict as from_dict
 from gnntrain.config.reading import takes_integers as takes_integers
-from gnntrain.config.schema import BuiltinConfig as BuiltinConfig
-from gnntrain.config.schema import CheckpointConfig as CheckpointConfig
-from gnntrain.config.schema import ComputeConfig as ComputeConfig
-from gnntrain.config.schema import Config as Config
-from gnntrain.config.schema import DatasetConfig as DatasetConfig
-from gnntrain.config.schema import DistributedConfig as DistributedConfig
-from gnntrain.config.schema import EvaluationConfig as EvaluationConfig
-from gnntrain.config.schema import FeaturesConfig as FeaturesConfig
-from gnntrain.config.schema import FileLoggerConfig as FileLoggerConfig
-from gnntrain.config.schema import FilesConfig as FilesConfig
-from gnntrain.config.schema import LoggerConfig as LoggerConfig
-from gnntrain.config.schema import MLflowConfig as MLflowConfig
-from gnntrain.config.schema import OptunaSweepConfig as OptunaSweepConfig
-from gnntrain.config.schema import RunConfig as RunConfig
-from gnntrain.config.schema import SamplerConfig as SamplerConfig
-from gnntrain.config.schema import SweepConfig as SweepConfig
-from gnntrain.config.schema import SyntheticConfig as SyntheticConfig
-from gnntrain.config.schema import SyntheticMAGConfig as SyntheticMAGConfig
-from gnntrain.config.schema import TaskConfig as TaskConfig
-from gnntrain.config.schema import TrainerConfig as TrainerConfig
-from gnntrain.config.schema import WandBConfig as WandBConfig
+from gnntrain.config.schema import *  # noqa: F403  # every section

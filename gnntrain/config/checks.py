@@ -16,10 +16,6 @@ from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file
 
-# Ranks that any machine may try; beyond, some a core, and what a rank takes before it has begun.
-_ALWAYS_RANKS = 8
-_RANKS_A_CORE = 4
-_RANK_BYTES = 256 * 2**20
 _ROLES = ("edges", "features", "labels", "split")
 
 Rules = Mapping[tuple[str, str, str], Mapping[str, str]]
@@ -108,9 +104,6 @@ _HERE: Rules = {
     _PLACED: _NO_TRITON,
 }
 
-Contradiction = tuple[tuple[str, ...], Problem]
-"""The keys that are compared, and the problem if they do not go together."""
-
 
 def refuse_other_arguments(config: object, overrides: object = ()) -> None:
     """Refuse what stands in the place of a configuration or of overrides: a graph, perhaps.
@@ -126,13 +119,12 @@ def refuse_other_arguments(config: object, overrides: object = ()) -> None:
             )
 
 
-def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contradiction]:
-    """The keys that cannot be as they are because of each other.
+def contradictions(
+    config: Config, *, plugins: bool = False
+) -> Iterator[tuple[tuple[str, ...], Problem]]:
+    """The keys that cannot be as they are beside each other, each pair with the problem.
 
-    Args:
-        config: The configuration.
-        plugins: Import a plug-in model, to compare what depends on whether it is one of typed
-            graphs.
+    With `plugins` a plug-in model is imported, to see whether it is one of typed graphs.
     """
     model, data, sampler, keys = config.model, config.dataset, config.sampler, config.distributed
     is_unknown = isinstance(model, PluginConfig) and not plugins
@@ -152,19 +144,18 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Contrad
     if not is_exact and (config.evaluation.fan_outs is not None or not fan_outs):
         fan_outs["evaluation.fan_outs"] = config.evaluation.fan_outs or sampler.fan_outs
     for key, value in fan_outs.items() if model.uses_graph else ():
-        wrong = {t: one for t, one in _by_type(value).items() if len(one) != model.num_layers}
-        mistaken: AnyFanOuts = value
-        if isinstance(value, Mapping) and is_typed is False:
+        by_type, wrong = isinstance(value, Mapping), dict[str, Sequence[int]]()
+        if by_type and is_typed is False:
             expects = f"a list: model.name={model.name} is for graphs of one type"
-        elif isinstance(value, Mapping) and sampler.fan_out_scope == "node":
+        elif by_type and sampler.fan_out_scope == "node":
             expects = "a list with sampler.fan_out_scope=node: edge types share a node's fan-out"
-        elif wrong:
-            expects = f"one number a layer: model.num_layers={model.num_layers}"
-            mistaken = wrong if isinstance(value, Mapping) else value
         else:
-            continue
+            expects = f"one number a layer: model.num_layers={model.num_layers}"
+            wrong = {t: one for t, one in _by_type(value).items() if len(one) != model.num_layers}
+            if not wrong:
+                continue
         compared = (key, "sampler.fan_outs", "model.num_layers", "model.name")
-        yield compared, Problem(key, shown(mistaken), expects)
+        yield compared, Problem(key, shown(wrong if by_type and wrong else value), expects)
 
     # The model's keys that must divide another one, as heads must divide hidden_channels.
     for name, field in type(model).model_fields.items():
@@ -207,7 +198,9 @@ def _by_type(fan_outs: AnyFanOuts) -> Mapping[str, Sequence[int]]:
     return fan_outs if isinstance(fan_outs, Mapping) else {"": fan_outs}
 
 
-def _clashes(rules: Rules, config: Config, facts: Mapping[str, object]) -> Iterator[Contradiction]:
+def _clashes(
+    rules: Rules, config: Config, facts: Mapping[str, object]
+) -> Iterator[tuple[tuple[str, str], Problem]]:
     for (key, wrong, instead), others in rules.items():
         value = _value(config, key)
         for other, beside in others.items() if _is_one_of(value, wrong) else ():
@@ -228,36 +221,6 @@ def _value(config: Config, key: str) -> str | None:
 def _is_one_of(value: str | None, words: str) -> bool:
     is_named = value in words.removeprefix("!").split()
     return value is not None and is_named != words.startswith("!")
-
-
-def idle_keys(config: Config, overrides: Sequence[str]) -> Iterator[str]:
-    """Sentences about the keys among `overrides` that do nothing beside others."""
-    model, is_full = config.model, config.sampler.name == "full"
-    is_exact, is_plugin = config.evaluation.name == "layerwise", isinstance(model, PluginConfig)
-    takes_fan_outs = not is_exact and config.evaluation.fan_outs is None
-    # GIN's layer is itself an MLP with both; a model of typed graphs projects its inputs.
-    is_one = model.uses_graph and not is_plugin and model.num_layers == 1 and model.name != "gin"
-    is_one = is_one and getattr(model, "jk", "none") == "none"
-    full, exact, one = "sampler=full", "evaluation=layerwise, which is exact", "model.num_layers=1"
-    loss, jk = config.task.loss, getattr(model, "jk", "none")
-    idle = {
-        "trainer.batch_size": (is_full, full),
-        "trainer.drop_last": (is_full, full),
-        "sampler.replace": (is_full, full),
-        "sampler.fan_out_scope": (is_full, full),
-        "sampler.fan_outs": (is_full and not takes_fan_outs, full),
-        "evaluation.fan_outs": (is_exact, exact),
-        "evaluation.max_steps": (is_exact, exact),
-        "evaluation.batch_size": (is_exact and not is_plugin, exact),
-        "task.huber_delta": (loss != "huber", f"task.loss={loss}"),
-        "model.output_heads": (jk != "none", f"model.jk={jk}"),
-        "model.norm": (is_one, one),
-        "model.activation": (is_one and not model.is_hetero, one),
-    }
-    for key in dict.fromkeys(text.lstrip("+").partition("=")[0] for text in overrides):
-        does_nothing, beside = idle.get(key, (False, ""))
-        if does_nothing:
-            yield f"{key} does nothing with {beside}."
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
@@ -294,12 +257,8 @@ def missing_files(config: Config) -> Iterator[Problem]:
 
 
 def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[str, int]:
-    """The type of the device that trains, and on how many GPUs: "cpu", 0 for none.
-
-    Args:
-        trainer: The `trainer` keys; they may ask for more GPUs than there are.
-        found: How many GPUs the machine has, by their type.
-    """
+    """The type of the device that trains, and on how many GPUs, perhaps more than there are: "cpu",
+    0 for none. `found` is how many the machine has, by their type."""
     if trainer.device == "cpu" or trainer.gpus == 0:
         return "cpu", 0
     kind = next(iter(found), "cuda") if trainer.device == "auto" else trainer.device
@@ -308,11 +267,8 @@ def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[s
 
 
 def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> list[Problem]:
-    """What this machine lacks: GPUs, and the libraries that a sampling backend or a logger needs.
-
-    `gpus` counts the GPUs that torch sees, by their type; it is called only where their number
-    matters, since it costs an import of torch.
-    """
+    """What this machine lacks. `gpus` counts the GPUs that torch sees, by their type; it is called
+    only where their number matters, since it costs an import of torch."""
     trainer = config.trainer
     is_asked = trainer.device != "auto" or trainer.gpus != "auto"
     keys = (_is_one_of(_value(config, key), wrong) for key, wrong, _ in _HERE)
@@ -338,8 +294,8 @@ def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> l
         expects = f"at most {there}: torch sees {there} GPUs on this machine"
         hint = f"write trainer.gpus={there or '0 to train on the CPU'}"
         problems.append(Problem("trainer.gpus", shown(trainer.gpus), expects, hint))
-    by_cores, by_memory = _RANKS_A_CORE * available_cores(), total_memory() // _RANK_BYTES
-    most = max(_ALWAYS_RANKS, min(by_cores, by_memory))
+    # Any machine may try 8; beyond, 4 a core, and 256 MiB each, which it takes before it begins.
+    most = max(8, min(4 * available_cores(), total_memory() // 2**28))
     if ranks > most:
         expects = f"at most {most} ranks on this machine, for its cores and memory"
         problems.append(Problem("distributed.num_processes", str(ranks), expects))

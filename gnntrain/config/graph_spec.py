@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gnntrain.config.problems import Problem, did_you_mean, shown, told
+from gnntrain.config.problems import Problem, did_you_mean, nearest, shown, told
 from gnntrain.config.section import UNKNOWN, choices, in_words
 from gnntrain.config.types import JSON, Names, Text, described
 from gnntrain.config.yaml_files import read_yaml
@@ -56,17 +56,11 @@ _MIXED_EDGES = {**_EDGES, **dict.fromkeys(("type", "source_type", "target_type")
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table and the keys that name it in messages.
+    """A table and the keys that name it in messages."""
 
-    Attributes:
-        place: Key of its files: `features`, `nodes.author`, `nodes.author.label`.
-        files: Its files; none: of nodes, their ids come from the edges.
-        keys: By the schema's word for a key, keys that are called otherwise: `id` is
-            `dataset.id_column`.
-    """
-
-    place: str
-    files: tuple[str, ...] = ()
+    place: str  # the key of its files: `features`, `nodes.author`, `nodes.author.label`
+    files: tuple[str, ...] = ()  # none: of nodes, their ids come from the edges
+    # By the schema's word for a key, keys that are called otherwise: `id` is `dataset.id_column`.
     keys: Mapping[str, str] = field(default_factory=dict)
 
     _words: ClassVar[tuple[str, ...]] = ()
@@ -85,33 +79,22 @@ class TableSpec:
         those that a graph to predict on need not have."""
         for word in self._words:
             names = getattr(self, word) or ()
-            if labelled or word not in ("features", "categorical", "ignore"):
-                names = (names,) if isinstance(names, str) else names
-                yield from (
-                    (self.key(word), name) for name in names if (word, name) != ("id", NO_ID)
-                )
+            for name in (names,) if isinstance(names, str) else names:
+                is_needed = labelled or word not in ("features", "categorical", "ignore")
+                if is_needed and (word, name) != ("id", NO_ID):
+                    yield self.key(word), name
 
 
 @dataclass(frozen=True)
 class ColumnSpec(TableSpec):
-    """Columns of labels or of splits: of the nodes' table, if they have no files of their own.
+    """Columns of labels or of splits: of the nodes' table, if they have no files of their own."""
 
-    Attributes:
-        columns: Their names; None: recognised.
-        id: Column of the node ids in these files, see `NodeSpec`.
-        ignore: Columns of these files to leave out.
-        parts: Of splits, files of the node ids of each instead.
-    """
-
-    columns: tuple[str, ...] | None = None
-    id: str | None = None
-    ignore: tuple[str, ...] = ()
-    parts: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_given(self) -> bool:
-        """Whether columns or files are named."""
-        return self.columns is not None or bool(self.files or self.parts)
+    columns: tuple[str, ...] | None = None  # None: recognised
+    id: str | None = None  # column of the node ids in these files, see `NodeSpec`
+    ignore: tuple[str, ...] = ()  # columns of these files to leave out
+    parts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of splits: files of each one's node ids
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -123,32 +106,24 @@ class ColumnSpec(TableSpec):
 
 @dataclass(frozen=True)
 class NodeSpec(TableSpec):
-    """The nodes of one type: their table and its columns.
+    """The nodes of one type: their table and its columns; keys as of `FilesConfig`."""
 
-    Attributes:
-        name: The node type; None: the column `type` says it.
-        id: Column of the node id; None: recognised by its name; `NO_ID`: there is none.
-        id_names: More names by which the column of ids is recognised.
-        features, categorical, ignore, missing, standardize: As keys of `FilesConfig`.
-        foreign_keys: Columns that name a node of another type, and this type.
-        types: What single types of a table of several types have of their own.
-        unused: Names of columns that are no features, each with the reason.
-    """
-
-    name: str | None = None
-    id: str | None = None
-    id_names: tuple[str, ...] = ()
+    name: str | None = None  # None: the column `type` says it
+    id: str | None = None  # None: recognised by its name; `NO_ID`: there is none
+    id_names: tuple[str, ...] = ()  # more names by which it is recognised
     features: tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     missing: Missing = "refuse"
     standardize: bool = False
-    foreign_keys: Mapping[str, str] = field(default_factory=dict)
+    foreign_keys: Mapping[str, str] = field(default_factory=dict)  # node types by column
     label: ColumnSpec = field(default_factory=lambda: ColumnSpec("label"))
     split: ColumnSpec = field(default_factory=lambda: ColumnSpec("split"))
     type: str | None = None
-    types: Mapping[str, NodeSpec] = field(default_factory=dict)
-    unused: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, NodeSpec] = field(
+        default_factory=dict
+    )  # what single types have of their own
+    unused: Mapping[str, str] = field(default_factory=dict)  # why columns are no features
 
     _words = ("id", "type", "foreign_keys", "features", "categorical", "ignore")
 
@@ -180,22 +155,14 @@ class EdgeSpec(TableSpec):
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """What a graph is read from.
+    """What a graph is read from. The keys of `dataset=files` have no `schema`: one type each."""
 
-    Attributes:
-        nodes: Each node type that has an entry of its own.
-        mixed_nodes: Tables with a column of node types.
-        schema: The file that says this; None: the keys of `dataset=files`, and the graph has one
-            node type and one edge type.
-        plain: What the file says, as plain data.
-    """
-
-    nodes: Mapping[str, NodeSpec] = field(default_factory=dict)
-    mixed_nodes: tuple[NodeSpec, ...] = ()
+    nodes: Mapping[str, NodeSpec] = field(default_factory=dict)  # types with an entry of their own
+    mixed_nodes: tuple[NodeSpec, ...] = ()  # tables with a column of node types
     edges: tuple[EdgeSpec, ...] = ()
     reverse: bool = False
-    schema: Path | None = None
-    plain: Mapping[str, Any] = field(default_factory=dict)
+    schema: Path | None = None  # the file that says this
+    plain: Mapping[str, Any] = field(default_factory=dict)  # and what it says
 
     @property
     def types(self) -> dict[str, NodeSpec]:
@@ -234,9 +201,10 @@ def spec_of_files(
     }
     own: dict[str, Any] = {"id": config.id_column, "ignore": config.ignore}
 
-    def columns(place: str, file: object, word: str, names: tuple[str, ...] | None) -> ColumnSpec:
+    def columns(place: str, word: str, names: tuple[str, ...] | None) -> ColumnSpec:
+        file = getattr(config, place)
+        files = (file,) if isinstance(file, str) else ()  # a split may be a number
         own_keys = {**keys, "column": f"dataset.{word}_column"}
-        files = (file,) if isinstance(file, str) else ()
         return ColumnSpec(place, files, own_keys, columns=names, **own)
 
     split = config.split_column
@@ -249,8 +217,8 @@ def spec_of_files(
         categorical=config.categorical,
         missing=config.missing,
         standardize=config.standardize,
-        label=columns("labels", config.labels, "label", config.label_column),
-        split=columns("split", config.split, "split", None if split is None else (split,)),
+        label=columns("labels", "label", config.label_column),
+        split=columns("split", "split", None if split is None else (split,)),
         **own,
     )
     ends = (config.source_column, config.target_column, config.weight_column)
@@ -260,18 +228,16 @@ def spec_of_files(
 
 def node_spec(name: str, place: str, config: FilesConfig) -> NodeSpec:
     """A node type of a schema that says no more of it: the configuration says the rest."""
-    label, split = (
-        ColumnSpec(key, keys={"column": key}) for key in (f"{place}.label", f"{place}.split")
-    )
+    label, split = f"{place}.label", f"{place}.split"
     return NodeSpec(
         place,
-        keys={"labels": label.place},
+        keys={"labels": label},
         name=name,
         id_names=ids_called(name),
         missing=config.missing,
         standardize=config.standardize,
-        label=label,
-        split=split,
+        label=ColumnSpec(label, keys={"column": label}),
+        split=ColumnSpec(split, keys={"column": split}),
     )
 
 
@@ -309,18 +275,19 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         problems.append(Problem(key, shown(value), expects, hint))
 
     def mapping(place: str, raw: object) -> JSON:
-        if not isinstance(raw, Mapping | None):
-            wrong(place or "the schema", raw, "keys, not a value")
-            return {}
-        return {str(name): value for name, value in (raw or {}).items()}
+        if isinstance(raw, Mapping | None):
+            return {str(name): value for name, value in (raw or {}).items()}
+        wrong(place or "the schema", raw, "keys, not a value")
+        return {}
 
     def keys_of(place: str, raw: object, kinds: Mapping[str, Any], needs: str = "") -> JSON:
         """The keys of a part, each as its type has it; null leaves a key out."""
-        keys, is_told = {}, False
+        keys, is_lacking = {}, needs != ""
         for word, value in mapping(place, raw).items():
-            key = f"{place}.{word}" if place else word
+            key, meant = f"{place}.{word}".removeprefix("."), nearest(word, kinds)
+            is_lacking = is_lacking and (meant != needs or value is None)
             if word not in kinds:
-                wrong(key, value, UNKNOWN, did_you_mean(word, kinds))
+                wrong(key, value, UNKNOWN, meant and f"did you mean {meant}?")
             elif value is not None:
                 kind = TypeAdapter(kinds[word], config=ConfigDict(strict=True))
                 try:
@@ -329,8 +296,7 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
                     schema = kind.json_schema()
                     near = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
                     wrong(key, value, in_words(schema), near)
-                    is_told |= word == needs
-        if needs and needs not in keys and not is_told:
+        if is_lacking:
             wrong(f"{place}.{needs}", None, "a file")
         return keys
 
@@ -339,7 +305,8 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         if not isinstance(value, dict):
             names = (value,) if isinstance(value, str) else value
             return ColumnSpec(place, keys={"column": place}, columns=names)
-        if place.endswith(".split") and not value.keys() & _COLUMN_FILE.keys():
+        meant = {nearest(str(word), (*_COLUMN_FILE, *_SPLIT_FILES)) for word in value}
+        if place.endswith(".split") and not meant & _COLUMN_FILE.keys():
             parts = keys_of(place, value, _SPLIT_FILES, "train")
             return ColumnSpec(place, keys={"column": place}, parts=parts)
         keys = keys_of(place, value, _COLUMN_FILE, "file")
@@ -375,28 +342,26 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         types = mapping(f"{key}.types", of_table.pop("types", None))
         types = nodes_of(f"{key}.types", types, NODE_KEYS)
         mixed_nodes.append(NodeSpec(key, **of_table, types=types))
-    edges: list[EdgeSpec] = []
     of_one, of_several = tables("edges")
+    edges = {
+        key: EdgeSpec(key, **keys_of(key, table, _MIXED_EDGES, "files"))
+        for key, table in of_several.items()
+    }
     for name, table in of_one.items():
-        ends = tuple(part.strip() for part in name.replace(",", "/").split("/"))
         of_table = keys_of(f"edges.{name}", table, _EDGES, "files")
-        if len(ends) != 3 or not all(ends):
-            expects = "an edge type source/relation/target, such as author/writes/paper"
-            wrong(f"edges.{name}", None, expects)
-        else:
-            edge_type = (ends[0], ends[1], ends[2])
-            edges.append(EdgeSpec(f"edges.{'/'.join(ends)}", edge_type=edge_type, **of_table))
-    for key, table in of_several.items():
-        edges.append(EdgeSpec(key, **keys_of(key, table, _MIXED_EDGES, "files")))
-    spec = GraphSpec(
-        nodes=nodes,
-        mixed_nodes=tuple(mixed_nodes),
-        edges=tuple({part.place: part for part in edges}.values()),
-        reverse=keys.get("reverse", False),
-        plain=mapping("", raw) if isinstance(raw, Mapping) else {},
-    )
+        match [part.strip() for part in name.replace(",", "/").split("/")]:
+            case [str(source), str(relation), str(target)] if source and relation and target:
+                place = f"edges.{source}/{relation}/{target}"
+                edges[place] = EdgeSpec(place, edge_type=(source, relation, target), **of_table)
+            case _:
+                expects = "an edge type source/relation/target, such as author/writes/paper"
+                wrong(f"edges.{name}", None, expects)
+    plain = mapping("", raw) if isinstance(raw, Mapping) else {}
+    reverse = keys.get("reverse", False)
+    spec = GraphSpec(nodes, tuple(mixed_nodes), tuple(edges.values()), reverse, plain=plain)
 
     # Types that are not there, and tables that nothing refers to.
+    named = [(part.place, name) for part in spec.edges for name in (part.edge_type or ())[::2]]
     foreign = [
         (f"{part.place}.foreign_keys.{column}", other)
         for part in (*nodes.values(), *spec.types.values())
@@ -411,15 +376,12 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
             wrong(f"nodes.{name}", None, "a name without slash and comma")
     if mixed_nodes:  # the types are known when the tables are read
         return spec, problems
-    at_ends = [
-        (part.place, name) for part in edges for name in dict.fromkeys((part.edge_type or ())[::2])
-    ]
-    for key, name in (*at_ends, *foreign):
+    for key, name in dict.fromkeys([*named, *foreign]):
         if name not in nodes:
             hint = did_you_mean(name, nodes) or f"write `{name}: {{}}` below nodes"
             wrong(key, name, "a node type below nodes", hint)
-    in_use = {name for _, name in (*at_ends, *foreign)}
+    in_use = {name for _, name in (*named, *foreign)}
     unused = [name for name, part in nodes.items() if not part.files and name not in in_use]
-    for name in () if problems or any(part.edge_type is None for part in edges) else unused:
+    for name in () if problems or any(part.edge_type is None for part in spec.edges) else unused:
         wrong(f"nodes.{name}", None, "files, or an edge type that has its ids")
     return spec, problems

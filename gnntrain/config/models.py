@@ -1,25 +1,23 @@
 """The keys of `model=NAME`, as the model's own file declares them.
 
-`gnntrain/models/gat.py` defines `GAT`. The keyword-only arguments of its `__init__` are the keys
-of `model=gat`: an annotation is a key's type and range, a default its default, and the class's
-docstring says what it means. Annotations are Python's own types, `Literal[...]`, and the types of
-`gnntrain.config.types`. `**scaffold` adds the keys of `LayeredConfig`, or those of
-`HeteroLayeredConfig` to a model of typed graphs (`is_hetero = True`), some with another default
-where the class says so: `config_defaults = {"activation": "elu"}`. `saved_defaults` are those of
-runs that were saved before there was a key.
+`gnntrain/models/gat.py` defines `GAT`. The keyword-only arguments of its `__init__` are the keys of
+`model=gat`, with types of Python and `gnntrain.config.types`, and defaults; the class's docstring
+says what they mean. `**scaffold` adds the keys of `LayeredConfig`, or of `HeteroLayeredConfig` if
+`is_hetero = True`, some with another default: `config_defaults = {"activation": "elu"}`.
+`saved_defaults` are those of runs that were saved before there was a key.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, create_model, model_validator
+from pydantic import Field, create_model
 
 from gnntrain.config import types
 from gnntrain.config.section import Section
@@ -37,11 +35,7 @@ def model_names() -> tuple[str, ...]:
 
 
 class ModelConfig(Section):
-    """The keys every model has.
-
-    `ModelConfig(name="gat", heads=4)` makes the section that the name stands for, with its keys:
-    of a built-in model those of its class, of any other model those of `PluginConfig`.
-    """
+    """The keys every model has; `ModelConfig(name="gat", heads=4)` has those of its name, too."""
 
     name: Text = "sage"
     """Name of the model."""
@@ -52,8 +46,7 @@ class ModelConfig(Section):
     is_hetero: ClassVar[bool] = False
     saved_defaults: ClassVar[JSON] = {}
     class_name: ClassVar[str] = ""
-    docstring: ClassVar[str] = ""
-    """Of the class: what its arguments mean."""
+    docstring: ClassVar[str] = ""  # of the class: what its arguments mean
 
     @classmethod
     def class_for(cls, keys: object) -> type[Section]:
@@ -65,13 +58,11 @@ class ModelConfig(Section):
         """Those of gnntrain first."""
         return (*model_names(), *plugin_names(MODELS))
 
-    @model_validator(mode="before")
     @classmethod
-    def _defaults_of_its_time(cls, raw: Any, info: ValidationInfo) -> Any:
+    def completed(cls, keys: JSON, *, saved: bool) -> JSON:
         """A user's own file may be read as a saved one; a saved one has all keys of its time."""
-        is_saved = info.context and info.context.get("saved") and isinstance(raw, Mapping)
-        has_all = is_saved and StackConfig.model_fields.keys() <= raw.keys()
-        return {**cls.saved_defaults, **raw} if has_all else raw
+        has_all = saved and StackConfig.model_fields.keys() <= keys.keys()
+        return {**cls.saved_defaults, **keys} if has_all else keys
 
     if TYPE_CHECKING:  # which keys there are depends on the name
 
@@ -79,7 +70,7 @@ class ModelConfig(Section):
 
     def __reduce__(self) -> tuple[Callable[[JSON], ModelConfig], tuple[JSON]]:
         """Pickle by name and keys: a class that was made from a signature cannot be imported."""
-        return _unpickle, (dict(self),)
+        return partial(ModelConfig.model_validate, context={"saved": True}), (dict(self),)
 
 
 class StackConfig(ModelConfig):
@@ -159,8 +150,7 @@ def model_section(name: str) -> type[ModelConfig]:
                 with suppress(ValueError):  # it would have to be computed
                     constants.setdefault(ast.unparse(target), ast.literal_eval(node.value))
         file = ast.unparse(classes[-1].bases[0]).lower()
-    is_hetero = constants.get("is_hetero", False)
-    base = HeteroLayeredConfig if is_hetero else LayeredConfig
+    base = HeteroLayeredConfig if constants.get("is_hetero") else LayeredConfig
     fields: dict[str, Any] = {"name": (Literal[name], name)}
     for argument, default in zip(init.kwonlyargs, init.kw_defaults, strict=True):
         if argument.annotation is not None and default is not None:
@@ -172,14 +162,8 @@ def model_section(name: str) -> type[ModelConfig]:
     section = create_model(
         f"{classes[0].name}Config", __base__=base, __module__=__name__, __doc__=summary, **fields
     )
-    section.uses_graph = constants.get("uses_graph", True)
-    section.is_hetero = is_hetero
-    section.saved_defaults = constants.get("saved_defaults", {})
-    section.class_name = classes[0].name
-    section.docstring = ast.get_docstring(classes[-1]) or ""
+    constants |= {"class_name": classes[0].name, "docstring": ast.get_docstring(classes[-1]) or ""}
+    for key in ModelConfig.__class_vars__ & constants.keys():
+        setattr(section, key, constants[key])
     section.model_rebuild(_types_namespace=vars(types))
     return section
-
-
-def _unpickle(keys: JSON) -> ModelConfig:
-    return ModelConfig.model_validate(keys, context={"saved": True})

@@ -14,21 +14,13 @@ _WIDEST = 56
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a configuration.
+    """One mistake in a configuration."""
 
-    Attributes:
-        key: Dotted key, e.g. `trainer.lr`; or what was typed, where it could not be read.
-        value: The value as written, `no value` where there is none.
-        expected: What the key accepts, or why the value cannot be right.
-        hint: What to write instead; None where `expected` says it.
-        place: File and line that say so; None: the command line.
-    """
-
-    key: str
-    value: str
-    expected: str
-    hint: str | None = None
-    place: str | None = None
+    key: str  # dotted, as `trainer.lr`; or what was typed, where it could not be read
+    value: str  # as written
+    expected: str  # what the key accepts, or why the value cannot be right
+    hint: str | None = None  # what to write instead; None where `expected` says it
+    place: str | None = None  # file and line that say so; None: the command line
 
     @property
     def assignment(self) -> str:
@@ -37,11 +29,7 @@ class Problem:
 
 
 class ConfigError(UserError):
-    """All mistakes of a configuration together.
-
-    Attributes:
-        problems: Every mistake once: wrong keys in the schema's order, then contradictions.
-    """
+    """All mistakes of a configuration together: `problems` has each once, wrong keys first."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = list(dict.fromkeys(problems))
@@ -89,15 +77,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def nearest(name: str, choices: Iterable[str], cutoff: float = 0.55) -> str | None:
-    """The one of `choices` that is most like `name`, from a likeness of `cutoff` of 1 on; None
-    where none is."""
-    by_folded, folded = {choice.lower(): choice for choice in choices}, name.lower()
-    found = difflib.get_close_matches(folded, by_folded, cutoff=cutoff)
-    # People rarely get the first letter wrong.
-    ratios = {one: difflib.SequenceMatcher(None, one, folded).ratio() for one in found}
-    best = max(found, key=lambda one: (ratios[one], one[:1] == folded[:1]), default=None)
-    return None if best is None else by_folded[best]
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The one of `choices` that is most like `name`; None where none is."""
+    by_folded = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.55)
+    return by_folded[found[0]] if found else None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:

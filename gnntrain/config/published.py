@@ -14,38 +14,25 @@ from typing import NamedTuple
 
 
 class GraphSize(NamedTuple):
-    """Nodes, edges, features a node, classes (or labels, where a node has several).
-
-    Of a typed graph: all nodes, all edges, features of the target type.
-    """
+    """Of a typed graph: all nodes, all edges, features of the target type."""
 
     num_nodes: int
     num_edges: int
     num_features: int
-    num_classes: int
+    num_classes: int  # or labels, where a node has several
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set.
+    """A published data set."""
 
-    Attributes:
-        size: As PyG's documentation or OGB's web site gives it.
-        class_name: Class in `torch_geometric.datasets` that names and fetches the raw files.
-        name: The class's argument `name`, if it has one.
-        defaults: Keys of `dataset` that have other defaults here.
-        splits: What `dataset.split` may be; empty: any number, the splits are drawn at random.
-        edges_once: Whether the source counts an edge once that is stored in both directions.
-        builder: Where the class of its builder is; it is imported when it is used.
-    """
-
-    size: GraphSize
-    class_name: str | None = None
-    name: str | None = None
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    splits: Sequence[int] = (0,)
-    edges_once: bool = False
-    builder: str = "gnntrain.data.pyg_data:PyGBuilder"
+    size: GraphSize  # as PyG's documentation or OGB's web site gives it
+    class_name: str | None = None  # in `torch_geometric.datasets`: names and fetches the raw files
+    name: str | None = None  # the class's argument `name`, if it has one
+    defaults: Mapping[str, object] = field(default_factory=dict)  # of keys, where they differ
+    splits: Sequence[int] = (0,)  # of `dataset.split`; empty: any, they are drawn at random
+    edges_once: bool = False  # the source counts an edge once that is stored in both directions
+    builder: str = "gnntrain.data.pyg_data:PyGBuilder"  # it is imported when it is used
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -58,6 +45,7 @@ _WORDS = {"normalize_features": True}
 _OGB = partial(Published, builder="gnntrain.data.ogb:OGBBuilder")
 # Graphs with citations given one way: papers also learn from those that cite them.
 _CITATIONS = partial(_OGB, defaults={"to_undirected": True})
+_DRAWN = partial(Published, splits=())
 _HETEROPHILOUS = partial(Published, splits=range(10), edges_once=True)
 # RDF graphs (Ristoski et al., 2016). Split 0 is the published one, without validation nodes; splits
 # 1 to 5 hold a fifth of its training nodes out, to choose settings by.
@@ -84,14 +72,10 @@ PUBLISHED: Mapping[str, Published] = {
     "amazon_ratings": _HETEROPHILOUS(GraphSize(24_492, 93_050, 300, 5), _HET, "amazon_ratings"),
     "minesweeper": _HETEROPHILOUS(GraphSize(10_000, 39_402, 7, 2), _HET, "minesweeper"),
     "questions": _HETEROPHILOUS(GraphSize(48_921, 153_540, 301, 2), _HET, "questions"),
-    "amazon_computers": Published(
-        GraphSize(13_752, 491_722, 767, 10), "Amazon", "Computers", splits=()
-    ),
-    "amazon_photo": Published(GraphSize(7_650, 238_162, 745, 8), "Amazon", "Photo", splits=()),
-    "coauthor_cs": Published(GraphSize(18_333, 163_788, 6_805, 15), "Coauthor", "CS", splits=()),
-    "coauthor_physics": Published(
-        GraphSize(34_493, 495_924, 8_415, 5), "Coauthor", "Physics", splits=()
-    ),
+    "amazon_computers": _DRAWN(GraphSize(13_752, 491_722, 767, 10), "Amazon", "Computers"),
+    "amazon_photo": _DRAWN(GraphSize(7_650, 238_162, 745, 8), "Amazon", "Photo"),
+    "coauthor_cs": _DRAWN(GraphSize(18_333, 163_788, 6_805, 15), "Coauthor", "CS"),
+    "coauthor_physics": _DRAWN(GraphSize(34_493, 495_924, 8_415, 5), "Coauthor", "Physics"),
     "dblp": Published(GraphSize(26_128, 239_566, 334, 4), "DBLP"),
     "imdb": Published(GraphSize(11_616, 34_212, 3_066, 3), "IMDB"),
     "aifb": _ENTITIES(GraphSize(8_285, 29_043, 0, 4), "Entities", "AIFB"),
@@ -109,12 +93,7 @@ PUBLISHED: Mapping[str, Published] = {
 SYNTHETIC_NAMES = ("synthetic", "synthetic_reddit", "synthetic_products")
 SYNTHETIC_MAG = "synthetic_mag"
 
-MAG_NODES: Mapping[str, int] = {
-    "paper": 736_389,
-    "author": 1_134_649,
-    "institution": 8_740,
-    "field_of_study": 59_965,
-}
+MAG_NODES = {"paper": 736_389, "author": 1_134_649, "institution": 8_740, "field_of_study": 59_965}
 """Number of nodes of each type of ogbn-mag."""
 
 MAG_EDGES: Mapping[tuple[str, str, str], int] = {

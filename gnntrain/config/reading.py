@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
-from gnntrain.config.checks import (
-    contradictions,
-    machine_problems,
-    missing_files,
-)
+from gnntrain.config.checks import contradictions, machine_problems, missing_files
 from gnntrain.config.problems import ConfigError, Problem, shown
 from gnntrain.config.schema import Config
-from gnntrain.config.section import Section, in_words, key_schema, mistakes
-from gnntrain.config.types import without_numpy
-
-GONE = {("features", "hotness")}
-"""Keys of earlier versions, in runs of which they may stand: they changed no result."""
-
+from gnntrain.config.section import Section, in_words, judged, key_schema
 
 # Where, how fast and how long; not what is computed. `batch_size` is judged with the ranks.
 _FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features", "compute")
@@ -57,30 +46,18 @@ def from_dict(
         ConfigError: With every mistake: unknown keys and names, wrong types and ranges, keys that
             contradict each other, files that are not there.
     """
-    kept, wrong, problems = _without(without_numpy(raw), GONE if saved else ()), None, [*found]
-    while True:
-        try:
-            config = Config.model_validate(kept, context={"saved": saved})
-            break
-        except ValidationError as error:
-            told = mistakes(error, Config, kept)
-        # Without the wrong keys, so that the others can be compared. Without its name, a section's
-        # keys are not known.
-        kept = _without(kept, {path[: -(path[-1] == "name")] or path for path in told})
-        wrong = wrong or told
+    config, wrong = judged(Config, raw, saved=saved)
     known = {problem.key for problem in found}
-    problems += (one for of_key in (wrong or {}).values() for one in of_key if one.key not in known)
-    touched = {problem.key.removesuffix(".name") for problem in problems}
-    touched |= {problem.key for problem in problems}
+    problems = [*found, *(one for one in wrong if one.key not in known)]
 
     def is_sound(*keys: str) -> bool:
-        """Whether no mistake touches these keys, so that they may be compared."""
-        return not any(key == bad or key.startswith(bad + ".") for key in keys for bad in touched)
+        """Whether no mistake so far touches these keys, so that they may be compared."""
+        touched = [f"{problem.key.removesuffix('.name')}." for problem in problems]
+        return not any(f"{key}.".startswith(bad) for key in keys for bad in touched)
 
     problems += [problem for keys, problem in contradictions(config) if is_sound(*keys)]
-    problems += [p for p in (() if saved else missing_files(config)) if is_sound(p.key)]
+    problems += [one for one in (() if saved else missing_files(config)) if is_sound(one.key)]
     if gpus is not None:
-        touched |= {problem.key for problem in problems}
         problems += [one for one in machine_problems(config, gpus) if is_sound(one.key)]
     if problems:
         raise ConfigError(problems)
@@ -115,15 +92,3 @@ def takes_integers(config: Config, key: str) -> bool:
     owner = getattr(config, section, config)
     is_key = isinstance(owner, Section) and name in type(owner).model_fields
     return is_key and "an integer" in in_words(key_schema(type(owner), name))
-
-
-def _without(
-    raw: Mapping[Any, Any], paths: Collection[tuple[str, ...]], within: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """Plain data without these keys; every key is text."""
-    found = {(*within, str(key)): value for key, value in raw.items()}
-    return {
-        path[-1]: _without(value, paths, path) if isinstance(value, Mapping) else value
-        for path, value in found.items()
-        if path not in paths
-    }

@@ -5,44 +5,14 @@ Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the defau
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from annotated_types import Predicate
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+from gnntrain.config import published, types
 from gnntrain.config.models import ModelConfig
-from gnntrain.config.published import (
-    BUILTIN_NAMES,
-    DATASET_DEFAULTS,
-    DATASET_NAMES,
-    MAG_EDGES,
-    MAG_NODES,
-    SYNTHETIC_MAG,
-    SYNTHETIC_NAMES,
-)
 from gnntrain.config.section import Section
-from gnntrain.config.types import (
-    JSON,
-    NUMBER,
-    ClassName,
-    FolderName,
-    Names,
-    NonNegative,
-    OneOf,
-    OneOrMore,
-    PathText,
-    Positive,
-    Ratio,
-    Ratios,
-    Seed,
-    Share,
-    Text,
-    TypedFanOuts,
-    ZeroOrMore,
-    described,
-    name_in,
-    text_of_number,
-)
 from gnntrain.metrics import BUILT_IN_METRICS
 from gnntrain.plugins import DATASETS, METRICS, SAMPLERS, plugin_names
 
@@ -57,20 +27,18 @@ SAMPLER_CLASSES = {
 class DatasetConfig(Section):
     """The keys every data set has."""
 
-    name: Text = "synthetic"
+    name: types.Text = "synthetic"
     """Name of the data set."""
-    root: PathText | None = None
+    root: types.PathText | None = None
     """Folder of the raw files, read or downloaded to; null: the user's cache folder."""
-    store_dir: PathText | None = None
+    store_dir: types.PathText | None = None
     """Folder of the prepared graph stores; null: the user's cache folder."""
     to_undirected: bool = False
-    """Store every edge in both directions; the weights of an edge given in both, or more than once,
-    are added up."""
+    """Store every edge in both directions; weights of an edge given more than once are summed."""
     add_self_loops: bool = False
     """Add an edge from every node to itself."""
     normalize_features: bool = False
-    """Subtract the smallest value of all features (of a node type), then divide each node's by
-    their sum where that exceeds 1, as PyG's NormalizeFeatures does."""
+    """As PyG's NormalizeFeatures: divide features, less the smallest of all, by a node's sum."""
     feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored features."""
 
@@ -97,48 +65,46 @@ class DatasetConfig(Section):
 
     @classmethod
     def class_for(cls, keys: object) -> type[Section]:
-        """The class of a random graph, a published data set or a user's own files; a data set
-        with one of these keys is a user's own, which may have any name that is not taken."""
+        """The class of a random graph, a published data set or a user's own files, which are known
+        by the name `files` or one of four keys, beside any name that is not taken."""
         if cls is not DatasetConfig:
             return cls
-        name = name_in(keys, "synthetic")
-        if name in SYNTHETIC_NAMES:
+        name = types.name_in(keys, "synthetic")
+        if name in published.SYNTHETIC_NAMES:
             return SyntheticConfig
-        if name == SYNTHETIC_MAG:
+        if name == published.SYNTHETIC_MAG:
             return SyntheticMAGConfig
         own = {"data", "schema", "edges", "features"}
         is_own = name == "files" or (isinstance(keys, Mapping) and own & keys.keys())
-        return FilesConfig if is_own and name not in BUILTIN_NAMES else BuiltinConfig
+        return FilesConfig if is_own and name not in published.BUILTIN_NAMES else BuiltinConfig
 
     @classmethod
     def names(cls) -> Sequence[str]:
         """Those of gnntrain first."""
-        return (*DATASET_NAMES, *plugin_names(DATASETS))
+        return (*published.DATASET_NAMES, *plugin_names(DATASETS))
 
     @property
     def option(self) -> str:
         """The option of the group `dataset` whose keys these are: `dataset=OPTION`."""
-        return self.name
+        return "files" if isinstance(self, FilesConfig) else self.name
 
-    @model_validator(mode="before")
     @classmethod
-    def _own_defaults(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
-        name = raw.get("name", cls.model_fields["name"].default)
-        return {**DATASET_DEFAULTS.get(str(name), {}), **raw}
+    def completed(cls, keys: types.JSON, *, saved: bool) -> types.JSON:  # noqa: ARG003
+        """With the defaults of the data set of this name."""
+        name = keys.get("name", cls.model_fields["name"].default)
+        return {**published.DATASET_DEFAULTS.get(str(name), {}), **keys}
 
 
 class _RandomConfig(DatasetConfig):
     """The keys every random graph has."""
 
-    homophily: Ratio = 0.55
+    homophily: types.Ratio = 0.55
     """Share of edges that join two nodes of the same class."""
-    degree_exponent: Annotated[float, Field(gt=1), NUMBER] = 2.5
+    degree_exponent: Annotated[float, Field(gt=1), types.NUMBER] = 2.5
     """Exponent of the power law of degrees. Smaller: larger hubs."""
-    feature_signal: NonNegative = 2.0
+    feature_signal: types.NonNegative = 2.0
     """Distance between the mean features of two classes, in standard deviations of the noise."""
-    seed: Seed = 0
+    seed: types.Seed = 0
     """Seed of the graph; the same seed gives the same graph."""
 
 
@@ -146,38 +112,33 @@ class SyntheticConfig(_RandomConfig):
     """A random graph of communities: a degree-corrected stochastic block model."""
 
     name: Literal["synthetic", "synthetic_reddit", "synthetic_products"] = "synthetic"
-    """Name of the data set; each has its own default sizes."""
-    num_nodes: OneOrMore = 10_000
+    num_nodes: types.OneOrMore = 10_000
     """Number of nodes."""
-    avg_degree: NonNegative = 15.0
+    avg_degree: types.NonNegative = 15.0
     """Mean number of in-neighbours of a node."""
-    num_edges: ZeroOrMore | None = None
+    num_edges: types.ZeroOrMore | None = None
     """Exact number of edges, each direction counted; null: follows from avg_degree."""
-    num_features: OneOrMore = 64
+    num_features: types.OneOrMore = 64
     """Number of features of a node."""
     num_classes: Annotated[int, Field(ge=2)] = 8
     """Number of classes. Each class is a community."""
-    isolated_fraction: Share = 0.01
+    isolated_fraction: types.Share = 0.01
     """Share of nodes without any edge."""
-    num_train: ZeroOrMore | None = None
+    num_train: types.ZeroOrMore | None = None
     """Number of training nodes; null: a fifth of all."""
-    num_val: ZeroOrMore | None = None
+    num_val: types.ZeroOrMore | None = None
     """Number of validation nodes; null: a fifth of all."""
-    num_test: ZeroOrMore | None = None
+    num_test: types.ZeroOrMore | None = None
     """Number of test nodes; null: all that are left."""
 
 
 class SyntheticMAGConfig(_RandomConfig):
-    """A random typed graph with the types and sizes of ogbn-mag: papers to classify, their authors,
-    institutions and fields of study."""
+    """A random typed graph with the types and sizes of ogbn-mag, whose papers are classified."""
 
     name: Literal["synthetic_mag"] = "synthetic_mag"
-    """Name of the data set."""
-    scale: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
+    scale: Annotated[float, Field(gt=0, le=1), types.NUMBER] = 1.0
     """Share of ogbn-mag's nodes and edges."""
-    homophily: Ratio = 0.55
-    """Share of edges that are drawn within a class."""
-    num_features: OneOrMore = 128
+    num_features: types.OneOrMore = 128
     """Number of features of a paper; the other types have none."""
     num_classes: Annotated[int, Field(ge=2)] = 349
     """Number of classes. The nodes of every type are shared out among them."""
@@ -185,120 +146,102 @@ class SyntheticMAGConfig(_RandomConfig):
     @property
     def num_nodes(self) -> dict[str, int]:
         """Number of nodes of each type."""
-        return {name: max(1, round(size * self.scale)) for name, size in MAG_NODES.items()}
+        sizes = published.MAG_NODES.items()
+        return {name: max(1, round(size * self.scale)) for name, size in sizes}
 
     @property
     def num_edges(self) -> dict[tuple[str, str, str], int]:
         """Number of edges of each type, without the reverse ones: at most half of all pairs."""
-        sizes = self.num_nodes
-        return {
-            (source, name, destination): min(
-                round(number * self.scale),
-                sizes[source] * (sizes[destination] - (source == destination)) // 2,
-            )
-            for (source, name, destination), number in MAG_EDGES.items()
-        }
+        sizes, edges = self.num_nodes, dict[tuple[str, str, str], int]()
+        for (source, name, target), number in published.MAG_EDGES.items():
+            most = sizes[source] * (sizes[target] - (source == target)) // 2
+            edges[source, name, target] = min(round(number * self.scale), most)
+        return edges
 
 
 class BuiltinConfig(DatasetConfig):
     """A published data set, through the classes of PyG and OGB, or an installed package's."""
 
-    name: Annotated[str, OneOf(lambda: BUILTIN_NAMES, DATASETS)] = "cora"
-    """Name of the data set."""
-    split: ZeroOrMore = 0
+    name: Annotated[str, types.OneOf(lambda: published.BUILTIN_NAMES, DATASETS)] = "cora"
+    split: types.ZeroOrMore = 0
     """Number of the train/val/test split, for data sets with several."""
 
 
-_TAKEN = {*DATASET_NAMES} - {"files"}
+_TAKEN = {*published.DATASET_NAMES} - {"files"}
 
 
 class FilesConfig(DatasetConfig):
     """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
 
     name: Annotated[
-        Text,
+        types.Text,
         # It may not be taken for another one, nor break a line.
         Predicate(lambda name: name not in _TAKEN and name.isprintable()),
-        described("a name in one line that no data set of gnntrain has"),
+        types.described("a name in one line that no data set of gnntrain has"),
     ] = "files"
     """What the data set is called on the console, in folder names and in reports."""
-    data: PathText | None = None
+    data: types.PathText | None = None
     """One file with a whole graph, such as a saved PyG Data, in place of edges and features."""
-    schema: PathText | None = None  # type: ignore[assignment]
-    """YAML file that says which files hold the node types and edge types of a typed graph, in place
-    of edges and features."""
-    edges: PathText | None = None
+    schema: types.PathText | None = None  # type: ignore[assignment]
+    """YAML file that names the files of a typed graph, in place of edges and features."""
+    edges: types.PathText | None = None
     """Table of edges: a row has the source node, the target node and perhaps a weight."""
-    features: PathText | None = None
+    features: types.PathText | None = None
     """Table of nodes: a row has a node's features, and perhaps its id, label and split."""
-    labels: PathText | None = None
+    labels: types.PathText | None = None
     """Table of labels; null: they are a column of the features table."""
-    split: ZeroOrMore | PathText | None = None
-    """File that says train, val or test for each node. A number K: draw the K-th random split, or
-    take column K of the masks. null: a column of the other tables says it, else a split is
-    drawn."""
-    split_ratio: Ratios = (0.6, 0.2, 0.2)
+    split: types.ZeroOrMore | types.PathText | None = None
+    """File of the split, or K: column K of masks, K-th random one; null: a column, else drawn."""
+    split_ratio: types.Ratios = (0.6, 0.2, 0.2)
     """Shares of train, val and test where the split is drawn."""
-    split_seed: Seed = 0
+    split_seed: types.Seed = 0
     """Seed of the drawn splits."""
     stratify: bool = False
     """Draw within each class (of a quantity: each tenth), so that all splits have the same mix."""
     header: Literal["auto"] | bool = "auto"
     """Whether the first line of a CSV file names the columns; auto: look."""
-    source_column: Text | None = None
-    """Column of an edge's source node, by name or number (from 0); null: recognised by its name,
-    else the first of two columns."""
-    target_column: Text | None = None
+    source_column: types.Text | None = None
+    """Column of an edge's source node, name or number; null: known by its name, else the first."""
+    target_column: types.Text | None = None
     """Column of an edge's target node; null: recognised by its name, else the second of two."""
-    weight_column: Text | None = None
+    weight_column: types.Text | None = None
     """Column of an edge's weight; null: edges have no weight."""
-    id_column: Text | None = None
+    id_column: types.Text | None = None
     """Column of the node id; null: recognised by its name; none: row 0 is node 0, and so on."""
-    label_column: Names | None = None
+    label_column: types.Names | None = None
     """Column of the label, or a list: several labels a node; null: recognised by its name."""
-    split_column: Text | None = None
+    split_column: types.Text | None = None
     """Column that says train, val or test; null: recognised by its name."""
-    feature_columns: Names | None = None
+    feature_columns: types.Names | None = None
     """Columns of features, by name or pattern; null: all columns without another use."""
-    ignore: Names = ()
+    ignore: types.Names = ()
     """Columns to leave out, by name or pattern."""
-    categorical: Names = ()
+    categorical: types.Names = ()
     """Columns of categories, by name or pattern: each category becomes a feature of 0 and 1."""
     missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
-    """What to do about a missing feature. refuse: stop and list the rows; mean: take the training
-    nodes' mean; zero: take 0; indicator: take the mean and add a feature that is 1 where it was
-    missing."""
+    """Missing features: refused, the training nodes' mean, 0, or the mean and a 0/1 indicator."""
     standardize: bool = False
-    """Scale each column of numbers to mean 0 and standard deviation 1 over the training nodes; the
-    0 and 1 of categories and indicators stay."""
+    """Scale columns of numbers to mean 0 and standard deviation 1 over the training nodes."""
     decimal: Literal[".", ","] = "."
     """Decimal mark in text files."""
-    encoding: Text = "auto"
+    encoding: types.Text = "auto"
     """Encoding of text files; auto: recognise UTF-8, UTF-16 and Latin-1."""
     task: Literal["auto", "multiclass", "binary", "multilabel", "regression"] = "auto"
     """What the labels are; auto: look at them."""
-    metric: Annotated[str, OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
+    metric: Annotated[str, types.OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
     """Metric that chooses the best epoch; auto: the usual one of the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do about a row that cannot be read. error: stop and list it; skip: leave it out."""
 
-    @property
-    def option(self) -> str:
-        """`files`, whatever the data set is called."""
-        return "files"
-
-    @model_validator(mode="before")
     @classmethod
-    def _below_root(cls, raw: Any) -> Any:
+    def completed(cls, keys: types.JSON, *, saved: bool) -> types.JSON:  # noqa: ARG003
         """The files lie below `root`, where that is given and their paths are not absolute."""
-        if not isinstance(raw, Mapping) or not isinstance(root := raw.get("root"), str):
-            return raw
-        files = {
-            key: str(Path(root) / given)
-            for key in ("data", "schema", "edges", "features", "labels", "split")
-            if isinstance(given := raw.get(key), str) and given and not given.startswith("~")
-        }
-        return {**raw, **files}
+        if not isinstance(root := keys.get("root"), str):
+            return keys
+        for key in ("data", "schema", "edges", "features", "labels", "split"):
+            if isinstance(file := keys.get(key), str) and file and not file.startswith("~"):
+                keys[key] = str(Path(root) / file)
+        return keys
 
 
 class TaskConfig(Section):
@@ -306,16 +249,15 @@ class TaskConfig(Section):
 
     type: Literal["node_classification", "node_regression"] = "node_classification"
     """What is learnt: classes of nodes, or quantities of nodes."""
-    target: Text | None = None
+    target: types.Text | None = None
     """Node type whose labels are learnt; null: the one that has labels."""
     loss: Literal["mse", "huber"] = "mse"
     """Loss of a regression: squared error, or Huber's, which outliers sway less."""
-    huber_delta: Positive = 1.0
+    huber_delta: types.Positive = 1.0
     """Error, in standard deviations of the target, from which Huber's loss grows linearly."""
-    positive_class: ClassName | None = None
-    """The class of two that precision, recall, F1 and average precision are of, as the labels call
-    it; null: the one that sorts last."""
-    top_k: OneOrMore = 100
+    positive_class: types.ClassName | None = None
+    """The class of two that precision, recall, F1 and average precision are of; null: the last."""
+    top_k: types.OneOrMore = 100
     """Two classes: number of nodes of the highest scores that precision@k and recall@k are of."""
 
 
@@ -324,150 +266,131 @@ class SamplerConfig(Section):
 
     name: Literal["neighbor", "full"] = "neighbor"
     """Neighbour-sampled mini-batches, or the full graph in one step an epoch."""
-    fan_outs: TypedFanOuts = (10, 10)
-    """In-neighbours to draw for a node, one number a layer, the hop next to the seeds first. Of a
-    typed graph: for each edge type into the node, or by edge type."""
+    fan_outs: types.TypedFanOuts = (10, 10)
+    """In-neighbours to draw for a node (by edge type), one number a layer, the seeds' hop first."""
     fan_out_scope: Literal["relation", "node"] = "relation"
-    """Typed graphs: whether a fan-out is the number of in-neighbours of each edge type (relation),
-    or of all edge types together (node)."""
+    """Typed graphs: whether a fan-out is that of each edge type, or of a node's edges together."""
     replace: bool = False
     """Draw with replacement."""
-    backend: Annotated[str, OneOf(lambda: ("auto", *SAMPLER_CLASSES), SAMPLERS)] = "auto"
-    """Who draws: numba (CPU), triton (GPU) or pyg (PyG's own loader); auto: triton where a GPU
-    can read the edges, else numba."""
-    threads: ZeroOrMore | None = None
+    backend: Annotated[str, types.OneOf(lambda: ("auto", *SAMPLER_CLASSES), SAMPLERS)] = "auto"
+    """numba (CPU), triton (GPU) or pyg (PyG's loader); auto: triton if a GPU can read the edges."""
+    threads: types.ZeroOrMore | None = None
     """Background threads of each rank that make batches; null: one, if there is a core for it."""
-    prefetch: OneOrMore = 1
+    prefetch: types.OneOrMore = 1
     """Batches that each rank makes ahead."""
     topology: Literal["auto", "resident", "pinned", "host"] = "auto"
-    """Where the edges lie: in GPU memory (resident), in host memory and read by the GPU (pinned),
-    or in the store, and the CPU draws (host); auto: the first of these with room."""
+    """Edges lie in GPU memory, pinned memory or the store, which the CPU reads; auto: as fits."""
 
 
 class FeaturesConfig(Section):
-    """Where the feature rows lie while a GPU trains, and how many are cached. A CPU reads them from
-    the store."""
+    """Where the feature rows lie while a GPU trains. A CPU reads them from the store."""
 
     placement: Literal[
         "auto", "resident", "sharded", "cached", "pinned", "memmap", "wholegraph"
     ] = "auto"
-    """In GPU memory (resident), a part on each GPU (sharded), hot rows in GPU memory (cached), in
-    pinned host memory (pinned), in the store (memmap), or a part on each GPU of all machines, by
-    NVIDIA's WholeGraph (wholegraph); auto: the fastest place with room, but not wholegraph."""
-    cache_ratio: Ratio | None = None
-    """cached: share of the nodes whose rows each GPU holds; null: see cache_bytes, else all that
-    fit. Where rows lie on other machines: share of all nodes whose rows each machine caches; null:
-    see cache_bytes, else a tenth."""
-    cache_bytes: ZeroOrMore | None = None
-    """cached: bytes of GPU memory for rows; null: see cache_ratio, else all that is left.
-    Where rows lie on other machines: bytes of each machine's memory for such rows."""
-    presample_epochs: OneOrMore = 2
-    """Epochs that the sampler draws in advance to find the rows that are read most, which are
-    cached; where rows lie on other machines, training's first ones."""
+    """Rows lie in GPU memory (sharded: a part on each GPU; wholegraph: of all machines; cached: hot
+    rows), in pinned memory or in the store; auto: the fastest with room, not wholegraph."""
+    cache_ratio: types.Ratio | None = None
+    """Share of the nodes whose rows a GPU, or a machine of remote rows, caches; null: as fits."""
+    cache_bytes: types.ZeroOrMore | None = None
+    """Bytes of memory for such rows, in place of cache_ratio; null: as cache_ratio says."""
+    presample_epochs: types.OneOrMore = 2
+    """Epochs drawn in advance (of remote rows: training's first) to find the rows to cache."""
 
 
 class ComputeConfig(Section):
     """Who computes the operators that torch lacks: sums over in-edges, attention, the sampler."""
 
     kernels: Literal["auto", "triton", "torch"] = "auto"
-    """On a GPU: Triton's kernels that pass the self-check, and torch's operators for the others
-    (auto), Triton's or no run (triton), or torch's operators alone (torch), on any device; on a CPU
-    auto means Numba's kernels."""
+    """On a GPU: kernels that pass the self-check (auto), Triton's or no run, torch's operators."""
 
 
 class TrainerConfig(Section):
     """How the model is trained."""
 
-    epochs: OneOrMore = 20
+    epochs: types.OneOrMore = 20
     """Passes over the training nodes; patience and max_steps may end the run earlier."""
-    batch_size: OneOrMore = 1024
+    batch_size: types.OneOrMore = 1024
     """Seed nodes of a batch, on each rank."""
-    lr: Positive = 0.01
+    lr: types.Positive = 0.01
     """Learning rate."""
-    weight_decay: NonNegative = 0.0
+    weight_decay: types.NonNegative = 0.0
     """Weight decay: an L2 penalty with adam and sgd, decoupled with adamw."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """Optimiser."""
-    momentum: Share = 0.9
+    momentum: types.Share = 0.9
     """Momentum of sgd."""
     scheduler: Literal["none", "cosine", "linear", "step", "plateau"] = "none"
-    """How the learning rate falls: to 0 at the end (cosine, linear), every scheduler_step epochs
-    (step), or after as many without a better validation metric (plateau)."""
-    scheduler_step: OneOrMore = 10
+    """Learning rate: to 0 at the end (cosine, linear), by steps, or where the metric stays."""
+    scheduler_step: types.OneOrMore = 10
     """Epochs of step and plateau."""
-    scheduler_gamma: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.5
+    scheduler_gamma: Annotated[float, Field(gt=0, le=1), types.NUMBER] = 0.5
     """Factor of step and plateau."""
-    warmup_epochs: ZeroOrMore = 0
+    warmup_epochs: types.ZeroOrMore = 0
     """Epochs in which the learning rate rises from 0 to lr."""
-    clip_norm: Positive | None = None
+    clip_norm: types.Positive | None = None
     """Largest norm of the gradient: a longer one is scaled down; null: no limit."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the model; fp16 needs a GPU."""
     matmul_precision: Literal["highest", "high"] = "highest"
-    """Products of float32 matrices on a GPU: exact, or (high) by tensor cores, which read TF32: its
-    numbers have 10 bits behind the point, also in the run's own evaluation."""
+    """Products of float32 matrices on a GPU: exact, or (high) by tensor cores, which read TF32."""
     compile: bool = False
     """Compile the model with torch.compile."""
     cuda_graph: bool = False
     """Record a step once as a CUDA graph, from the sampler to the optimiser, and replay it."""
-    patience: ZeroOrMore = 0
+    patience: types.ZeroOrMore = 0
     """Evaluations without a better validation metric after which training stops; 0: never."""
-    eval_every: OneOrMore = 1
+    eval_every: types.OneOrMore = 1
     """Epochs between two evaluations. The last epoch is always evaluated."""
-    max_steps: OneOrMore | None = None
+    max_steps: types.OneOrMore | None = None
     """Most steps of the run; null: no limit."""
-    seed: Seed = 0
+    seed: types.Seed = 0
     """Seed of weights, batches and dropout."""
-    label_smoothing: Share = 0.0
+    label_smoothing: types.Share = 0.0
     """Share of each target that is spread over all classes."""
     class_weights: Literal["none", "balanced"] = "none"
     """Weight of a node in the loss. none: all equal; balanced: the rarer its class, the larger."""
-    init_from: Text | None = None
+    init_from: types.Text | None = None
     """Run (folder or name) whose best weights training begins with; null: random weights."""
     drop_last: bool = False
     """Leave out the last batch of an epoch if it is not full."""
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"
-    """Kind of device: the CPU, GPUs of NVIDIA (or of AMD, with torch's ROCm build), Apple or Intel;
-    auto: the machine's accelerator, else the CPU."""
-    gpus: Literal["auto"] | ZeroOrMore = "auto"
+    """Device: the CPU, a GPU of NVIDIA or AMD (cuda), Apple or Intel; auto: a GPU, else the CPU."""
+    gpus: Literal["auto"] | types.ZeroOrMore = "auto"
     """GPUs of this machine, one rank each; 0: the CPU; auto: all there are, else the CPU."""
-    log_every: OneOrMore = 10
+    log_every: types.OneOrMore = 10
     """Steps between two progress lines."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """If loss or gradient are not finite: stop the run, or skip the step."""
-    max_restarts: ZeroOrMore = 0
-    """How often a run starts again from its last checkpoint after a failure that another try may
-    mend; not used where a launcher starts the ranks: torchrun has --max-restarts."""
+    max_restarts: types.ZeroOrMore = 0
+    """Restarts from the last checkpoint after a failure; a launcher's ranks are not restarted."""
 
 
 class CheckpointConfig(Section):
     """When the state of a run is saved within an epoch. After each epoch it is saved anyway."""
 
-    every_steps: OneOrMore | None = None
+    every_steps: types.OneOrMore | None = None
     """Steps between two checkpoints; null: do not count steps."""
-    every_minutes: Positive | None = 10.0
+    every_minutes: types.Positive | None = 10.0
     """Minutes between two checkpoints; null: do not look at the clock."""
 
 
 class DistributedConfig(Section):
     """How the ranks run together."""
 
-    num_processes: OneOrMore = 1
-    """Number of ranks on the CPU, on each machine; not used where a launcher starts the ranks. On
-    GPUs there is one rank a GPU: see trainer.gpus."""
-    threads: OneOrMore | None = None
+    num_processes: types.OneOrMore = 1
+    """Ranks on the CPU of each machine, without a launcher; on GPUs see trainer.gpus."""
+    threads: types.OneOrMore | None = None
     """CPU threads of each rank; null: an equal share of the cores."""
-    timeout: Positive = 600.0
+    timeout: types.Positive = 600.0
     """Seconds that a rank waits for the others before the run fails and names the missing ones."""
-    grace: Positive = 30.0
-    """Seconds that a run has after SIGTERM to end its step and save, before the system kills it; a
-    SLURM job takes SLURM's own."""
+    grace: types.Positive = 30.0
+    """Seconds from SIGTERM to the system's kill, to end a step and save; SLURM's in a SLURM job."""
     graph: Literal["replicated", "sharded", "partitioned"] = "replicated"
-    """Over several machines: the whole graph on each (replicated), edges on each and feature rows
-    in parts (sharded), or both in parts (partitioned)."""
-    parts: PathText | None = None
+    """Machines hold the whole graph, edges and parts of the rows (sharded), or parts of both."""
+    parts: types.PathText | None = None
     """partitioned: the folder that `gnntrain partition` has written."""
-    servers: ZeroOrMore = 0
+    servers: types.ZeroOrMore = 0
     """Ranks that only hold the graph and draw for the others that train; they are the last ones."""
 
 
@@ -476,16 +399,15 @@ class EvaluationConfig(Section):
 
     name: Literal["layerwise", "sampled"] = "layerwise"
     """Exact metrics, layer by layer with all neighbours; or estimates, from sampled neighbours."""
-    ranks: Annotated[Literal["all", "0"], BeforeValidator(text_of_number)] = "all"
+    ranks: Annotated[Literal["all", "0"], BeforeValidator(types.text_of_number)] = "all"
     """Ranks that take part: all, or 0 for rank 0 alone."""
-    memory_limit: Positive | None = None
-    """layerwise: GiB of memory for a layer's outputs, beyond which they go to disk, and for a pass
-    of a plain PyG model; null: a quarter of memory."""
-    batch_size: OneOrMore = 4096
+    memory_limit: types.Positive | None = None
+    """layerwise: GiB for a layer's outputs, beyond which it is disk; null: a quarter of memory."""
+    batch_size: types.OneOrMore = 4096
     """Nodes a batch, on each rank: sampled, or of a plain PyG model beyond `memory_limit`."""
-    fan_outs: TypedFanOuts | None = None
+    fan_outs: types.TypedFanOuts | None = None
     """sampled: in-neighbours to draw for a node, one number a layer; null: those of the sampler."""
-    max_steps: OneOrMore | None = None
+    max_steps: types.OneOrMore | None = None
     """sampled: most batches a split, over all ranks; null: all nodes."""
 
 
@@ -496,21 +418,20 @@ class FileLoggerConfig(Section):
 class WandBConfig(Section):
     """Weights & Biases."""
 
-    project: Text = "gnntrain"
+    project: types.Text = "gnntrain"
     """Project that the run belongs to."""
-    entity: Text | None = None
+    entity: types.Text | None = None
     """User or team; null: the default of your account."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """online: send at once; offline: keep on disk for `wandb sync`; disabled: neither; null: as
-    WANDB_MODE says."""
+    """Send at once, keep on disk for `wandb sync`, or neither; null: as WANDB_MODE says."""
 
 
 class MLflowConfig(Section):
     """MLflow."""
 
-    experiment: Text = "gnntrain"
+    experiment: types.Text = "gnntrain"
     """Experiment that the run belongs to."""
-    tracking_uri: Text | None = None
+    tracking_uri: types.Text | None = None
     """Address of the tracking server; null: as MLFLOW_TRACKING_URI says, else ./mlruns."""
 
 
@@ -524,9 +445,7 @@ class LoggerConfig(Section):
     tensorboard: FileLoggerConfig | None = None
     """TensorBoard event files: tensorboard/ in the run directory."""
     wandb: WandBConfig | None = None
-    """Weights & Biases."""
     mlflow: MLflowConfig | None = None
-    """MLflow."""
 
     def chosen(self) -> dict[str, Section]:
         """The chosen loggers' options, by name."""
@@ -538,13 +457,13 @@ class SweepConfig(Section):
 
     name: Literal["basic", "optuna"] = "basic"
     """All combinations of the values, or a search by Optuna."""
-    jobs: Literal["auto"] | OneOrMore = "auto"
+    jobs: Literal["auto"] | types.OneOrMore = "auto"
     """Trials to train at the same time; auto: one a GPU, and on the CPU one after another."""
 
     @classmethod
     def class_for(cls, keys: object) -> type[Section]:
         """The class that the name stands for."""
-        is_basic = cls is SweepConfig and name_in(keys, "basic") != "optuna"
+        is_basic = cls is SweepConfig and types.name_in(keys, "basic") != "optuna"
         return SweepConfig if is_basic else OptunaSweepConfig
 
     @classmethod
@@ -557,28 +476,25 @@ class OptunaSweepConfig(SweepConfig):
     """A search by Optuna (Akiba et al., 2019) for the best validation metric."""
 
     name: Literal["optuna"] = "optuna"
-    """A search by Optuna."""
-    trials: OneOrMore = 20
+    trials: types.OneOrMore = 20
     """Number of trials."""
     sampler: Literal["tpe", "random"] = "tpe"
     """What draws the values: tpe (Bergstra et al., 2011) learns from the trials so far."""
     pruner: Literal["median", "none"] = "median"
-    """median: end a trial early if its best validation metric so far is below the median of the
-    others; none: train every trial to its end."""
-    seed: Seed = 0
+    """median: end a trial early whose best validation metric is below the median of the others."""
+    seed: types.Seed = 0
     """Seed of the drawn values; with one trial at a time the same seed gives the same search."""
 
 
 class RunConfig(Section):
     """Where the results go."""
 
-    dir: PathText | None = None
+    dir: types.PathText | None = None
     """The run directory; null: runs/<name>."""
-    name: FolderName | None = None
+    name: types.FolderName | None = None
     """Name of the run; null: made of the data set, the model and the time."""
     if_exists: Literal["auto", "error", "resume"] = "auto"
-    """If the run is there: error, or resume (a completed one is left as it is); auto: resume under
-    a launcher and in Kubernetes."""
+    """If the run is there; auto: resume under a launcher and in Kubernetes, else error."""
 
 
 class Config(Section):
@@ -614,7 +530,7 @@ class Config(Section):
             data = data.model_copy(update={"task": "regression"})
         return self if data == self.dataset else self.model_copy(update={"dataset": data})
 
-    def to_dict(self) -> JSON:
+    def to_dict(self) -> types.JSON:
         """The configuration as plain data for JSON or YAML; `from_dict` gives it back exactly."""
         plain = self.model_dump(mode="json", serialize_as_any=True)
         plain["logger"] = {name: plain["logger"][name] for name in self.logger.chosen()}

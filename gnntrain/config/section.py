@@ -4,23 +4,19 @@ meant."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+import pydantic
+from pydantic import ValidationError
 
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest, shown
 from gnntrain.config.types import JSON, flattened, without_numpy
-from gnntrain.groups import GROUPS
 
 UNKNOWN = "no such key"
+GONE = {("features", "hotness")}
+"""Keys of earlier versions, in runs of which they may stand: they changed no result."""
+
 _TYPES = {
     "integer": "an integer",
     "number": "a number",
@@ -37,7 +33,7 @@ if TYPE_CHECKING:  # a section's keys are its arguments
     from pydantic._internal._model_construction import ModelMetaclass as _SectionType
 else:
 
-    class _SectionType(type(BaseModel)):
+    class _SectionType(type(pydantic.BaseModel)):
         """Where a section is made, `TrainerConfig(lr=-1)`, pydantic's error is a `ConfigError`.
 
         Not in `__init__`: pydantic would call it for a section within a section too, whose
@@ -51,23 +47,20 @@ else:
                 return super().__new__(meta, *args, **keys)
 
         def __call__(cls, /, **keys: Any) -> Section:
-            keys = without_numpy(keys)
-            try:
-                return cls.model_validate(keys)
-            except ValidationError as error:
-                prefix = "" if cls.named else f"{cls.__name__}."
-                wrong = mistakes(error, cls.class_for(keys), keys, prefix)
-            raise ConfigError(problem for of_key in wrong.values() for problem in of_key)
+            section, problems = judged(cls, keys, "" if cls.named else f"{cls.__name__}.")
+            if problems:
+                raise ConfigError(problems)
+            return section
 
 
-class Section(BaseModel, metaclass=_SectionType):
+class Section(pydantic.BaseModel, metaclass=_SectionType):
     """A frozen group of keys. Unknown keys, `true` for a number and 1.5 for an integer fail.
 
     Raises:
         ConfigError: With every mistake.
     """
 
-    model_config = ConfigDict(
+    model_config = pydantic.ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
     )
     named: ClassVar[tuple[str, ...]] = ()
@@ -83,13 +76,21 @@ class Section(BaseModel, metaclass=_SectionType):
         """Every name that may be chosen, those of installed packages included."""
         return ()
 
-    @model_validator(mode="wrap")
+    @classmethod
+    def completed(cls, keys: JSON, *, saved: bool) -> JSON:  # noqa: ARG003
+        """The keys with those that follow from others of them; `saved`: read from a run."""
+        return keys
+
+    @pydantic.model_validator(mode="wrap")
     @classmethod
     def _by_name(
-        cls, raw: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+        cls, raw: Any, handler: pydantic.ModelWrapValidatorHandler[Self], info: Any
     ) -> Any:
-        kind = cls.class_for(raw) if isinstance(raw, Mapping) else cls
-        return handler(raw) if kind is cls else kind.model_validate(raw, context=info.context)
+        if not isinstance(raw, Mapping):
+            return handler(raw)
+        if (kind := cls.class_for(raw)) is not cls:
+            return kind.model_validate(raw, context=info.context)
+        return handler(cls.completed({**raw}, saved=bool((info.context or {}).get("saved"))))
 
     if not TYPE_CHECKING:  # that it is frozen is known to type checkers
 
@@ -124,19 +125,34 @@ class Section(BaseModel, metaclass=_SectionType):
         return merged
 
 
-def mistakes(
-    error: ValidationError, kind: type[Section], raw: Mapping[str, Any], prefix: str = ""
-) -> dict[tuple[str, ...], list[Problem]]:
-    """The problems of each wrong key of `raw`, by the key's path, in the order of the errors.
+AnySection = TypeVar("AnySection", bound=Section)
 
-    Under an unknown `name` nothing in the section is known: only the name is wrong there.
 
-    Args:
-        error: Of `kind.model_validate(raw)`.
-        kind: The class.
-        raw: Its keys as given.
-        prefix: What is written before a key, `TrainerConfig.`.
+def judged(
+    kind: type[AnySection], raw: Mapping[str, Any], prefix: str = "", *, saved: bool = False
+) -> tuple[AnySection, list[Problem]]:
+    """The section that plain data ask for, but for the keys with mistakes, and the mistakes.
+
+    `prefix` is written before a key (`TrainerConfig.`); of `saved` data, whatever has gone since is
+    no mistake.
     """
+    raw, problems = _without(without_numpy(raw), GONE if saved else ()), list[Problem]()
+    while True:
+        try:
+            return kind.model_validate(raw, context={"saved": saved}), problems
+        except ValidationError as error:
+            wrong = _mistakes(error, kind.class_for(raw), raw, prefix)
+        # Without the wrong keys, so that the others can be compared. Without its name, a section's
+        # keys are not known.
+        raw = _without(raw, {path[: -(path[-1] == "name")] or path for path in wrong})
+        problems = problems or [one for of_key in wrong.values() for one in of_key]
+
+
+def _mistakes(
+    error: ValidationError, kind: type[Section], raw: Mapping[str, Any], prefix: str
+) -> dict[tuple[str, ...], list[Problem]]:
+    """The problems of each wrong key by its path. Under an unknown `name` nothing in the section is
+    known: only the name is wrong there."""
     found: dict[tuple[str, ...], list[Problem]] = {}
     unnamed: set[tuple[str, ...]] = set()
     for one in error.errors(include_url=False, include_context=False, include_input=False):
@@ -149,25 +165,26 @@ def mistakes(
             if section is None or not isinstance(value, Mapping):
                 break
             owner, values = section, value
-        key, told = ".".join(path), list[Problem]()
+        key = ".".join(path)
         if name not in owner.model_fields:  # of an unknown section of a configuration, its keys
-            for one_key, its_value in (flattened if kind.named else dict)({key: value}).items():
-                hint = _meant(one_key, kind, raw) if kind.named else None
-                hint = hint or did_you_mean(name, owner.model_fields)
-                told.append(Problem(prefix + one_key, shown(its_value), UNKNOWN, hint))
-        elif section is not None:
-            hint = f"set its keys, as in {key}.{next(iter(section.model_fields), 'KEY')}=..."
+            found[path] = [
+                Problem(prefix + one_key, shown(its_value), UNKNOWN, _meant(one_key, kind, raw))
+                for one_key, its_value in flattened({key: value}).items()
+            ]
+            continue
+        if section is not None:
+            expects, first = "keys, not a value", next(iter(section.model_fields), "KEY")
+            hint: str | None = f"set its keys, as in {key}.{first}=..."
             if isinstance(value, str):
                 hint = f"choose by `- override /{key}: {value}` in an experiment's list `defaults`"
-            told.append(Problem(prefix + key, shown(value), "keys, not a value", hint))
         else:
             schema, base = key_schema(owner, name), base_class(kind, path[0])
             if name == "name" and base is not None and base.names() and choices(schema):
                 schema = {"enum": [*base.names()]}
                 unnamed.add(path[:1])
-            near = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
-            told.append(Problem(prefix + key, shown(value), in_words(schema), near))
-        found[path] = told
+            expects = in_words(schema)
+            hint = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
+        found[path] = [Problem(prefix + key, shown(value), expects, hint)]
     return {p: told for p, told in found.items() if p[:-1] not in unnamed or p[-1] == "name"}
 
 
@@ -202,23 +219,18 @@ def _meant(path: str, kind: type[Section], raw: Mapping[str, Any]) -> str | None
         owners = [n for n in base.names() if key in base.class_for({"name": n}).model_fields]
         if owners:
             few = "|".join(owners[:3]) + ("|..." if len(owners) > 3 else "")
-            given = raw.get(section)
-            given = given if isinstance(given, Mapping) else {}
-            name = given.get("name", base.class_for(given).model_fields["name"].default)
+            default = base.class_for(raw[section]).model_fields["name"].default
+            name = raw[section].get("name", default)
             return f"a key of {section}={few}, not of {section}={name}"
-    known = [*_keys(kind, raw)]
+    known = [*_keys(kind, raw), *["experiment"] * bool(kind.named)]
     same = [one for one in known if one.endswith(f".{key}")]
-    siblings = [one for one in known if one.rpartition(".")[0] == section]
     if same:
         found = [nearest(path, same) or same[0]] if section else same[:3]
-    elif section and not siblings:
-        found = [nearest(path, known) or ""]
-    else:
-        pool = siblings if section else [*reversed(known), *GROUPS]
-        by_name = {one.rpartition(".")[2]: one for one in pool}
-        # Of all keys some is a little like any word.
-        found = [by_name.get(nearest(key, by_name, 0.55 if section else 0.6) or "", "")]
-    return f"did you mean {' or '.join(found)}?" if all(found) else None
+        return f"did you mean {' or '.join(found)}?"
+    siblings = [one for one in known if not section or one.rpartition(".")[0] == section]
+    by_name = {one.rpartition(".")[2]: one for one in reversed(siblings)}
+    near = by_name.get(nearest(key, by_name) or "") if by_name else nearest(path, known)
+    return f"did you mean {near}?" if near else None
 
 
 def key_schema(owner: type[Section], key: str) -> JSON:
@@ -247,3 +259,15 @@ def choices(schema: JSON) -> list[str]:
     constant = [schema["const"]] if "const" in schema else []
     words = _WORDS.get(schema.get("type", ""), ())
     return [*map(str, schema.get("enum", constant)), *words, *parts]
+
+
+def _without(
+    raw: Mapping[Any, Any], paths: Collection[tuple[str, ...]], within: tuple[str, ...] = ()
+) -> JSON:
+    """Plain data without these keys; every key is text."""
+    found = {(*within, str(key)): value for key, value in raw.items()}
+    return {
+        path[-1]: _without(value, paths, path) if isinstance(value, Mapping) else value
+        for path, value in found.items()
+        if path not in paths
+    }

@@ -9,16 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import pydantic
 from annotated_types import Predicate
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationInfo,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from gnntrain.plugins import plugin_names
@@ -57,33 +50,28 @@ class Divides:
 class OneOf:
     """Text that is a name of a registry: `backend: Annotated[str, OneOf(backends, SAMPLERS)]`.
 
-    The names are looked up when a value is judged, so that nothing is imported to declare a key.
-    With the validation context `{"saved": True}` every name passes: the package that offered it
-    may have gone since.
-
-    Attributes:
-        builtin: Returns gnntrain's own names, which come first.
-        group: Entry-point group in which other packages offer more.
+    The names are looked up when a value is judged, so that nothing is imported to declare a key. Of
+    a saved configuration every name passes: the package that offered it may have gone since.
     """
 
-    builtin: Callable[[], Sequence[str]]
-    group: str
+    builtin: Callable[[], Sequence[str]]  # gnntrain's own names, which come first
+    group: str  # the entry points by which other packages offer more
 
     def names(self) -> list[str]:
         """All names there are."""
         return list(dict.fromkeys((*self.builtin(), *plugin_names(self.group))))
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
+        self, source: Any, handler: pydantic.GetCoreSchemaHandler
     ) -> CoreSchema:
-        def judge(name: str, info: ValidationInfo) -> str:
+        def judge(name: str, info: Any) -> str:
             if not (info.context or {}).get("saved") and name not in self.names():
                 raise ValueError
             return name
 
         return core_schema.with_info_after_validator_function(judge, handler(source))
 
-    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> JSON:
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: object) -> JSON:
         return {"enum": self.names()}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -36,13 +35,10 @@ class DistributedContext:
     group: dist.ProcessGroup | None = field(default=None, compare=False)
 
     def among(self, ranks: range, timeout: float) -> DistributedContext | None:
-        """The context of some consecutive ranks of all, for collectives among them, which may take
-        `timeout` seconds. Collective among all ranks of the run.
-
-        Returns:
-            With ranks and machines numbered from 0; None on a rank that is not among them.
-        """
-        machines = [self.machines[rank] for rank in ranks] if self.machines else []
+        """The context of some consecutive ranks of all, ranks and machines numbered from 0, for
+        collectives among them, which may take `timeout` seconds; None on a rank that is not among
+        them. Collective among all ranks of the run."""
+        machines = self.machines[ranks.start : ranks.stop]
         numbers = {machine: i for i, machine in enumerate(dict.fromkeys(machines))}
         limit = timedelta(seconds=timeout)  # torch's default is half an hour
         group = dist.new_group(list(ranks), limit) if len(ranks) < self.world_size else self.group
@@ -75,15 +71,13 @@ class DistributedContext:
         return self.machines[-1] + 1 if self.machines else 1
 
     def ranks_of(self, machine: int) -> range:
-        """The ranks of a machine, which are consecutive."""
-        if not self.machines:
-            return range(self.world_size)
-        first = self.machines.index(machine)
-        return range(first, first + self.machines.count(machine))
+        """The ranks of a machine, which are consecutive and share its memory."""
+        machines = self.machines or (0,) * self.world_size
+        first = machines.index(machine)
+        return range(first, first + machines.count(machine))
 
     @property
     def machine_ranks(self) -> range:
-        """The ranks of this machine, which share its memory."""
         return self.ranks_of(self.machine)
 
     @property
@@ -105,13 +99,9 @@ class DistributedContext:
             group=self.machine_group,
         )
 
-    def in_collective(self) -> AbstractContextManager[None]:
-        """Marks this rank as waiting in a collective: a failure inside is another rank's."""
-        return self.control.waiting()
-
     def _together(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         if self.world_size > 1:
-            with self.in_collective():
+            with self.control.waiting():
                 collective(*arguments, group=self.group, **options)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -125,14 +115,10 @@ class DistributedContext:
         self._together(dist.barrier)
 
     def meet(self) -> None:
-        """Wait until all ranks have called this.
-
-        Raises:
-            Interrupted: On all ranks, if any of them knows of a stop request.
-        """
+        """Wait until all ranks have called this; Interrupted on all, if any was asked to stop."""
         requested = torch.tensor(self.control.stop_requested, device=self.device)
         self._together(dist.all_reduce, requested, dist.ReduceOp.MAX)
-        with self.in_collective():  # of NCCL's collectives the host waits for the result
+        with self.control.waiting():  # of NCCL's collectives the host waits for the result
             number = int(requested)
         if number:
             raise Interrupted(number)

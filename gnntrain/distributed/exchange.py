@@ -3,7 +3,7 @@
 Not collectives: a rank calls when it needs something, in any thread, and the owners answer in
 threads of their own. So ranks need not be in step with each other.
 
-    with open_exchange(context, owners=[[0, 1], [2, 3]], host=host, timeout=600) as exchange:
+    with open_exchange(context, owners=[[0, 1], [2, 3]], timeout=600) as exchange:
         exchange.serve("rows", lambda arguments: [features[arguments[0]]])
         answers = exchange.call("rows", {0: [ids_of_0], 1: [ids_of_1]})
         [rows] = answers[1]
@@ -16,7 +16,6 @@ that arrives names code or is run: neither pickle nor object arrays.
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import json
 import logging
@@ -27,14 +26,15 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
+from gnntrain.distributed import tcp_store
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.owners import AnyArray
-from gnntrain.distributed.tcp_store import listen
 from gnntrain.errors import RankLost, RunError, TransientError, may_mend
 
 _log = logging.getLogger("gnntrain")
@@ -42,45 +42,37 @@ _log = logging.getLogger("gnntrain")
 Answer = Callable[[list[AnyArray]], list[AnyArray]]
 """From a call's arguments to its answer. Runs in several threads at once."""
 
-Lane = dict[int, socket.socket]
-"""A connection to each owner, by its number. One call at a time uses it."""
-
 _HEAD_BYTES = struct.Struct("<I")
 _TOKEN_BYTES = 32
 _KNOWN = b"\x06"  # the answer to the token
-_BACKLOG = 512
-_JOIN_SECONDS = 5.0
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_exchange(
     context: DistributedContext,
     *,
     owners: Sequence[Sequence[int]],
-    host: str,
     timeout: float,
     num_lanes: int = 3,
 ) -> Iterator[Exchange]:
-    """An exchange of all ranks. Collective, at its end too: others may still ask this rank.
-
-    It reports a failure, or its cause in another rank, before others lose their connections.
+    """An exchange of all ranks. Collective, at its end too: others may still ask this rank. It
+    reports a failure, or its cause in another rank, before others lose their connections.
 
     Args:
         context: This rank.
         owners: The ranks that hold and serve each part. The ranks of a machine that ask a part of
             several ranks are spread over these.
-        host: The address of this rank's machine.
         timeout: Seconds without a byte of an answer after which its owner is lost.
         num_lanes: How many calls of this rank go on at once; further ones wait for these.
 
     Raises:
-        RunError: This rank cannot listen at `host`, or does not reach an owner.
+        RunError: This rank cannot listen at its address, or does not reach an owner.
     """
     # Rank 0 passes it on without encryption, as each rank then does.
     token = context.broadcast(secrets.token_bytes(_TOKEN_BYTES))
     exchange = Exchange(context, owners, token, timeout)
     try:
-        exchange.connect(context.gather(exchange.listen(host)), num_lanes)
+        exchange.connect(context.gather(exchange.listen()), num_lanes)
         context.barrier()
         exchange.close_port()
         yield exchange
@@ -110,7 +102,8 @@ class Exchange:
         self._asked = [ranks[place % len(ranks)] for ranks in owners]  # by owner
         self._addresses: Sequence[tuple[str, int]] = ()
         self._listening: socket.socket | None = None
-        self._lanes: SimpleQueue[Lane] = SimpleQueue()
+        # Each has a connection to every owner, by its number, and is used by one call at a time.
+        self._lanes: SimpleQueue[dict[int, socket.socket]] = SimpleQueue()
         self._changed = threading.Condition()  # of all below
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._services: dict[str, Answer] = {}
@@ -121,13 +114,13 @@ class Exchange:
 
     # -- connections
 
-    def listen(self, host: str) -> tuple[str, int]:
-        """Listen at `host`, an address of this machine, if another rank may ask this one; return
-        the address."""
+    def listen(self) -> tuple[str, int]:
+        """Listen at this machine's address, if another rank may ask this one; return it."""
+        host = self._context.host
         if self.owner is None or self._context.world_size == 1:
             return host, 0
         try:
-            self._listening = listen(host, backlog=_BACKLOG)
+            self._listening = tcp_store.listen(host, backlog=512)
         except OSError as error:
             rank = self._context.rank
             raise RunError(f"Rank {rank} cannot listen at {host}: {error}.") from error
@@ -136,14 +129,11 @@ class Exchange:
         return host, self._listening.getsockname()[1]
 
     def connect(self, addresses: Sequence[tuple[str, int]], num_lanes: int) -> None:
-        """Connect to every owner, `num_lanes` times; `addresses` are of each rank.
-
-        Raises:
-            RunError: An owner is out of reach, or does not know the token.
-        """
+        """Connect to every owner, `num_lanes` times; `addresses` are of each rank. RunError: an
+        owner is out of reach, or does not know the token."""
         self._addresses = addresses
         for _ in range(num_lanes):
-            lane: Lane = {}
+            lane = {}
             for owner in set(range(self.num_owners)) - {self.owner}:
                 try:
                     address = addresses[self._asked[owner]]
@@ -164,7 +154,7 @@ class Exchange:
     def close_port(self) -> None:
         """Accept no more connections."""
         if self._listening is not None:
-            with contextlib.suppress(OSError):  # as macOS answers, which closes it all the same
+            with suppress(OSError):  # as macOS answers, which closes it all the same
                 self._listening.shutdown(socket.SHUT_RDWR)
             self._listening.close()
 
@@ -178,9 +168,7 @@ class Exchange:
             if self._is_closed:
                 connection.close()
                 return
-            thread = threading.Thread(
-                target=target, args=(connection,), name="exchange", daemon=True
-            )
+            thread = threading.Thread(target=target, args=(connection,), daemon=True)
             thread.start()
             self._threads.append(thread)
             self._connections.append(connection)
@@ -191,11 +179,11 @@ class Exchange:
             self._is_closed = True
             self._changed.notify_all()
         for connection in self._connections:
-            with contextlib.suppress(OSError):  # it has ended already
+            with suppress(OSError):  # it has ended already
                 connection.shutdown(socket.SHUT_RDWR)
         self.close_port()
         for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+            thread.join(5.0)
         for connection in self._connections:
             connection.close()
 
@@ -239,7 +227,7 @@ class Exchange:
 
     def _accept(self, listening: socket.socket) -> None:
         while listening.fileno() >= 0:
-            with contextlib.suppress(OSError):  # nobody has come, or the port is closed
+            with suppress(OSError):  # nobody has come, or the port is closed
                 self._start(self._answer_all, listening.accept()[0])
 
     def _answer_all(self, connection: socket.socket) -> None:
@@ -267,12 +255,9 @@ class Exchange:
     def call(
         self, name: str, arguments: Mapping[int, Sequence[AnyArray]]
     ) -> dict[int, list[AnyArray]]:
-        """Call `name` at several owners at once and wait for all; this rank's own part is asked
-        without a connection, while the others work.
-
-        Args:
-            name: As the owners serve it.
-            arguments: By the number of the owner; arrays of bool, integers or floating point.
+        """Call `name` at several owners at once, with arrays of bool, integers or floating point
+        for each, and wait for all; this rank's own part is asked without a connection, while the
+        others work.
 
         Returns:
             By the number of the owner, in this order: new arrays; of the own part the very arrays.
@@ -314,11 +299,8 @@ class Exchange:
 
 
 def _limit(connection: socket.socket, seconds: float) -> None:
-    """Raise BlockingIOError where no byte moves for so long; 0: wait for ever.
-
-    The limit is the kernel's: one system call, for which Python releases its lock once, moves a
-    whole array.
-    """
+    """Raise BlockingIOError where no byte moves for so long; 0: wait for ever. The limit is the
+    kernel's: one system call, for which Python releases its lock once, moves a whole array."""
     connection.settimeout(None)
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -328,10 +310,7 @@ def _limit(connection: socket.socket, seconds: float) -> None:
 
 def _encoded(head: Any, arrays: Sequence[AnyArray]) -> list[memoryview]:
     """A message of a plain head and arrays as buffers: these' own memory where it is contiguous.
-
-    Raises:
-        TypeError: An array is not of bool, integers or floating point.
-    """
+    TypeError: an array is not of bool, integers or floating point."""
     arrays = [np.asarray(array, order="C") for array in arrays]
     described = [(_checked(array.dtype).str, array.shape) for array in arrays]
     text = json.dumps([head, described]).encode()
@@ -365,10 +344,10 @@ def _checked(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype
 
 
-def _read(connection: socket.socket, num_bytes: int) -> bytes:
+def _read(connection: socket.socket, num_bytes: int) -> bytearray:
     buffer = bytearray(num_bytes)
     _fill(connection, memoryview(buffer))
-    return bytes(buffer)
+    return buffer
 
 
 def _fill(connection: socket.socket, buffer: memoryview) -> None:

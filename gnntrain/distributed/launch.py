@@ -16,23 +16,11 @@ import torch.distributed as dist
 
 from gnntrain import devices
 from gnntrain.config import Config, training_device
+from gnntrain.distributed import process_group, processes, signals
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.liveness import Supervisor, Watch
-from gnntrain.distributed.process_group import (
-    abort_process_group,
-    gpu_address,
-    init_process_group,
-    refuse_shared_gpus,
-)
-from gnntrain.distributed.processes import refuse_unguarded_script, start_process
 from gnntrain.distributed.run_control import RunControl
-from gnntrain.distributed.signals import GRACE_SECONDS, forward_to, install_rank_handlers
-from gnntrain.distributed.tcp_store import (
-    LOOPBACK,
-    StoreAddress,
-    listen,
-    serve_store,
-)
+from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, listen, serve_store
 from gnntrain.errors import Interrupted, RankLost, RunError, UserError, signal_of
 from gnntrain.limits import available_cores
 from gnntrain.startup import resume_collection
@@ -57,7 +45,7 @@ class LaunchPlan:
     timeout: float  # seconds a collective may take
     machines: tuple[int, ...] = ()  # see `DistributedContext`
     servers: int = 0  # how many of the ranks, the last ones, only hold the graph
-    grace: float = GRACE_SECONDS  # from a stop signal until the system kills the run
+    grace: float = signals.GRACE_SECONDS  # from a stop signal until the system kills the run
 
     @property
     def use_gpus(self) -> bool:
@@ -74,18 +62,14 @@ class LaunchPlan:
     @classmethod
     def of(cls, config: Config, rendezvous: Rendezvous | None = None) -> LaunchPlan:
         """The ranks of a configuration: on this machine, or those that a launcher has started, of
-        which each calls this.
-
-        Raises:
-            UserError: There are fewer GPUs than ranks; or no rank would train; or see
-                `refuse_unguarded_script`.
-        """
+        which each calls this. UserError: there are fewer GPUs than ranks; no rank would train; or
+        see `refuse_unguarded_script`."""
         device, num_gpus = training_device(config.trainer, devices.gpus_here())
         keys, machines = config.distributed, tuple[int, ...]()
         num_ranks = num_gpus or keys.num_processes
         if rendezvous is None:
             if num_ranks > 1 or config.trainer.max_restarts:  # see `gnntrain.run`
-                refuse_unguarded_script()
+                processes.refuse_unguarded_script()
             threads = max(1, available_cores() // num_ranks)
         else:
             rendezvous.wait_at_most(keys.timeout)
@@ -110,8 +94,8 @@ class LaunchPlan:
                         f"torch sees no GPU on {name}, for a rank of {launched.launcher}.",
                         "Start as many ranks a machine as it has GPUs, or write trainer.gpus=0.",
                     )
-                own = gpu_address(_device(device, launched.local_rank or 0))
-                refuse_shared_gpus(rendezvous.gather("gpu", own), machines)
+                own = process_group.gpu_address(_device(device, launched.local_rank or 0))
+                process_group.refuse_shared_gpus(rendezvous.gather("gpu", own), machines)
         if keys.servers and device != "cpu":
             raise UserError(
                 f"distributed.servers={keys.servers} needs CPU ranks, but this run trains on GPUs.",
@@ -137,16 +121,14 @@ def launch(
 ) -> None:
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
-    A single rank runs in this process unless `in_process` is False; several ranks are processes.
-    A process that a launcher has started as a rank runs that rank.
-
     Args:
         worker: A module-level function; or its name, `module:function`, so that this process need
             not import the modules that only ranks need.
         payload: Plain, picklable data.
-        plan, rendezvous: The ranks, and the meeting of those that a launcher has started.
+        plan, rendezvous: The ranks, and the meeting of those that a launcher has started, of which
+            this process is one.
         log_dir: Where ranks write their logs, for messages.
-        in_process: Whether a single rank may run in this process.
+        in_process: Whether a single rank may run in this process; several are processes.
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.
@@ -169,17 +151,15 @@ def launch(
     served = serve_store(plan.world_size, plan.timeout)
     control = RunControl(served, rank=None)
     control.grace = plan.grace
-    store = StoreAddress(LOOPBACK, served.port)
+    job = worker, payload, plan, StoreAddress(LOOPBACK, served.port)
     resume_collection()
     try:
-        with forward_to(control):
-            processes = [
-                start_process(
-                    _run_rank, (rank, worker, payload, plan, store), uses_gpu=plan.use_gpus
-                )
+        with signals.forward_to(control):
+            ranks = [
+                processes.start_process(_run_rank, (rank, *job), uses_gpu=plan.use_gpus)
                 for rank in range(plan.world_size)
             ]
-            Supervisor(processes, control, log_dir, plan.timeout).watch()
+            Supervisor(ranks, control, log_dir, plan.timeout).watch()
     finally:
         # Closes the server even if a traceback keeps this frame alive.
         control.close()
@@ -190,14 +170,14 @@ def _run_here(
     worker: Worker, payload: Any, plan: LaunchPlan, rendezvous: Rendezvous | None
 ) -> None:
     """Be a rank in this process: the only one, or that as which a launcher has started it."""
-    control, host, local_rank, store = RunControl(), LOOPBACK, 0, None
+    control, host, local_rank, address = RunControl(), LOOPBACK, 0, None
     if rendezvous is not None:
-        control, host, store = rendezvous.control, rendezvous.host, rendezvous.address
+        control, host, address = rendezvous.control, rendezvous.host, rendezvous.address
         local_rank = rendezvous.launched.local_rank or 0
-    kept = devices.generator_kept(_device(plan.device, local_rank))
+    device = _device(plan.device, local_rank)
     try:
-        with forward_to(control), kept:
-            _run(worker, payload, plan, control, local_rank, host, store)
+        with signals.forward_to(control), devices.generator_kept(device):
+            _run(worker, payload, plan, control, device, address, host)
     except BaseException as error:
         cause = control.cause_of(error)
         if rendezvous is not None and isinstance(cause, Exception):
@@ -211,7 +191,7 @@ def _run_here(
         raise cause from error
     finally:
         if plan.world_size > 1:  # another group would be the user's own
-            abort_process_group()
+            process_group.abort_process_group()
 
 
 def _run_rank(
@@ -220,9 +200,9 @@ def _run_rank(
     """The main function of a rank that is a process of its own."""
     control = RunControl(address.connect(_CONNECT_SECONDS), rank)
     with Watch(control).running():
-        install_rank_handlers(control)
+        signals.install_rank_handlers(control)
         try:
-            _run(worker, payload, plan, control, rank, LOOPBACK, address)
+            _run(worker, payload, plan, control, _device(plan.device, rank), address)
         except KeyboardInterrupt as error:
             sys.exit(128 + signal_of(error))
         except Exception as error:
@@ -230,7 +210,7 @@ def _run_rank(
             sys.exit(1)
         finally:
             # After the report: the other ranks fail as soon as they lose the connection.
-            abort_process_group()
+            process_group.abort_process_group()
 
 
 def _run(
@@ -238,15 +218,15 @@ def _run(
     payload: Any,
     plan: LaunchPlan,
     control: RunControl,
-    local_rank: int,
-    host: str,
+    device: torch.device,
     address: StoreAddress | None,
+    host: str = LOOPBACK,
 ) -> None:
     """Meet the other ranks, if there are some, and call the worker."""
     control.grace, control.timeout = plan.grace, plan.timeout
     torch.set_num_threads(plan.threads)
-    rank, device = control.rank or 0, _device(plan.device, local_rank)
     devices.set_current(device)
+    rank = control.rank or 0
     context = DistributedContext(rank, plan.world_size, device, control, plan.machines, host)
     if plan.world_size > 1 and address is not None:
         with control.waiting():
@@ -258,7 +238,7 @@ def _run(
             else:
                 port, main = store.get("decisions").decode().split()
                 control.decisions = StoreAddress(main, int(port)).connect(plan.timeout)
-            context = init_process_group(context, store, plan.timeout)
+            context = process_group.init_process_group(context, store, plan.timeout)
     if isinstance(worker, str):
         module, _, name = worker.partition(":")
         worker = cast(Callable[..., None], getattr(importlib.import_module(module), name))
@@ -269,11 +249,9 @@ def _run(
 
 
 def _device(kind: str, local_rank: int) -> torch.device:
-    """A rank's device: of GPUs one of those that torch sees.
-
-    A launcher may show each rank the machine's GPUs, or some of its own: Slurm's
-    `--gpus-per-task=1`, submitit. `refuse_shared_gpus` finds ranks that thereby have the same one.
-    """
+    """A rank's device: of GPUs one of those that torch sees. A launcher may show each rank the
+    machine's GPUs, or some of its own: Slurm's `--gpus-per-task=1`, submitit. `refuse_shared_gpus`
+    finds ranks that thereby have the same one."""
     if kind == "cpu":
         return torch.device("cpu")
     return torch.device(kind, local_rank % max(1, devices.num_gpus(kind)))

@@ -16,22 +16,19 @@ from gnntrain.errors import UserError
 _PORT = 29500  # torch's own default
 _SLURM_PORT = 15000  # and the last four digits of the job's number, as other programs choose
 # Names that SLURM gives to the job of a person who types in its shell.
-INTERACTIVE = ("bash", "interactive")
+_INTERACTIVE = ("bash", "interactive")
 STARTED_BY = "GNNTRAIN_LAUNCHER"
 """The launcher's name, for ranks that the one process of a machine has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One of the processes that a launcher has started for one run.
-
-    Where each is a rank, it has a number on its machine; else it starts that machine's ranks.
-    """
+    """One of the processes that a launcher has started for one run."""
 
     launcher: str  # its name, for messages
     process: int  # from 0
     num_processes: int  # on all machines
-    local_rank: int | None
+    local_rank: int | None  # on its machine; None: it starts that machine's ranks
     address: str  # where all processes meet: an address of process 0's machine, or its host name
     port: int
     has_store: bool = False  # the launcher serves a `TCPStore` there; otherwise process 0 does
@@ -58,8 +55,7 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
     def number(name: str) -> int:
         if not text(name).isdecimal():
             raise UserError(
-                f"{name}={text(name)} is no number from 0 on; the launcher's other variables are "
-                "set.",
+                f"{name}={text(name)} is no number from 0 on, which a launcher would set.",
                 "Start with torchrun or srun, which set all of them, or unset the others.",
             )
         return int(text(name))
@@ -69,16 +65,15 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
             raise _contradiction(f"{rank}={text(rank)}", f"{size}={text(size)}")
         return number(rank), number(size)
 
-    launcher, process, size = "", 0, 1
+    launcher, process, size, is_on_one, has_store = "", 0, 1, False, False
     local_rank: int | None = None
     num_ranks: int | None = None
-    is_on_one = has_store = False
     address, port = text("MASTER_ADDR"), _PORT
     hosts, tasks = text("SKYPILOT_NODE_IPS").split(), "SLURM_STEP_NUM_TASKS"
     tasks = tasks if text(tasks) else "SLURM_NTASKS"
     # A task that srun has started; not a shell, nor the batch script itself. A person types in the
     # shell that is the task; what `srun` starts there has no terminal.
-    is_shell = text("SLURM_JOB_NAME") in INTERACTIVE and os.isatty(0)
+    is_shell = text("SLURM_JOB_NAME") in _INTERACTIVE and os.isatty(0)
     is_task = bool(text("SLURM_STEP_ID") and text("SLURM_PROCID") and not is_shell)
     # torchrun's variables come first: it is started by the others, and sets all of its own. Then
     # Kubeflow's, which sets RANK and WORLD_SIZE, too.
@@ -90,12 +85,6 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
         is_on_one = local_size == size
     elif text("PET_NNODES") not in ("", "1"):
         # PET_*, which Kubeflow's TrainJob and PyTorchJob set for torchrun: one process a machine.
-        if ":" in text("PET_NNODES"):
-            raise UserError(
-                f"PET_NNODES={text('PET_NNODES')} is set: a number of machines that changes needs "
-                "torchrun.",
-                "Let the container's command be `torchrun -m gnntrain …`, or fix the number.",
-            )
         launcher, ranks = "Kubernetes", text("PET_NPROC_PER_NODE")
         process, size = share("PET_NODE_RANK", "PET_NNODES")
         num_ranks = int(ranks) if ranks.isdecimal() else None
@@ -113,12 +102,12 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
                 local_rank = number("SLURM_LOCALID")
                 process = sum(by_node[: number("SLURM_NODEID")]) + local_rank
             nodes = text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-            address = address or first_host(nodes)
+            # The first host: `n1` of `n[1-4,7],m1`, `a1b3` of `a[1-2]b[3-4]`.
+            first = re.split(r",(?![^\[]*\])", nodes)[0]  # up to a comma in no bracket
+            address = address or re.sub(r"\[([^],-]*)[^]]*\]", r"\1", first)
             port = _SLURM_PORT + int("0" + text("SLURM_JOB_ID", "SLURM_JOBID")[-4:])
         elif len(hosts) > 1:
             launcher, process, size = "SkyPilot", number("SKYPILOT_NODE_RANK"), len(hosts)
-            if process >= size:
-                raise _contradiction(f"SKYPILOT_NODE_RANK={process}", f"{size} SKYPILOT_NODE_IPS")
             address = address or hosts[0]
         elif text("SUBMITIT_LOCAL_NTASKS") not in ("", "1"):  # submitit's executor for one machine
             launcher, is_on_one, address = "submitit", True, "127.0.0.1"
@@ -168,7 +157,14 @@ def _contradiction(one: str, other: str) -> UserError:
     )
 
 
-def first_host(nodes: str) -> str:
-    """The first host of SLURM's list: `n1` of `n[1-4,7],m1`, `a1b3` of `a[1-2]b[3-4]`."""
-    found = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", nodes)  # up to the first comma in no bracket
-    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", found[0]) if found else ""
+def slurm_job(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The number of the SLURM job, of a job array with its task's; None: there is none."""
+    if array := environ.get("SLURM_ARRAY_JOB_ID"):
+        return f"{array}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}"
+    return environ.get("SLURM_JOB_ID") or None
+
+
+def requeues_itself(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is a SLURM batch job that gnntrain requeues: submitit does so for its own."""
+    is_others = environ.get("SLURM_JOB_NAME") in _INTERACTIVE or environ.get("SUBMITIT_EXECUTOR")
+    return slurm_job(environ) is not None and not is_others

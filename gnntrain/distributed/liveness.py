@@ -10,13 +10,13 @@ import itertools
 import logging
 import math
 import multiprocessing
-import multiprocessing.connection as mp_connection
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
@@ -24,16 +24,9 @@ from typing import NamedTuple
 import psutil
 import torch.distributed as dist
 
+from gnntrain.distributed import run_control, signals
 from gnntrain.distributed.launchers import STARTED_BY
-from gnntrain.distributed.run_control import (
-    SYNC_SECONDS,
-    CollectiveTimeout,
-    Phase,
-    Progress,
-    RunControl,
-    is_timeout,
-)
-from gnntrain.distributed.signals import CLOSE_SECONDS, ENDING, step_seconds
+from gnntrain.distributed.run_control import CollectiveTimeout, Phase, Progress, RunControl
 from gnntrain.distributed.tcp_store import StoreTimeout
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError, exit_code
 from gnntrain.limits import container
@@ -100,31 +93,19 @@ class Roster(NamedTuple):
 
 
 class Watch:
-    """The thread of a rank: it synchronises the run control, and ends a rank that cannot continue.
+    """The thread of a rank: it synchronises the run control, and ends the rank when the run is
+    abandoned; when the parent process has gone (the rank first saves and stops as after SIGTERM);
+    and when it is overdue, see `RunControl.must_end_within`.
 
-    It ends the rank when the run is abandoned; when the parent process has gone (the rank first
-    saves and stops as after SIGTERM); and when it is overdue, see `RunControl.must_end_within`.
-
-    Launched ranks have no supervisor that sees them all. There the thread also ends the rank when
-    another one has failed, or has given no sign of life for `timeout` seconds: rank 0 watches all,
-    the others rank 0, and a rank that has lost a connection all.
-
-    Args:
-        control: Of this rank.
-        roster: The ranks on all machines; None: a supervisor watches them.
-        timeout: Seconds after which a silent rank is lost; may be changed.
-        on_forced_end: Called with the failure that ends the process by force.
+    Launched ranks have no supervisor that sees them all. There (by the `roster`) the thread also
+    ends the rank when another one has failed, or has given no sign of life for `timeout` seconds:
+    rank 0 watches all, the others rank 0, and a rank that has lost a connection all.
     """
 
     def __init__(
-        self,
-        control: RunControl,
-        roster: Roster | None = None,
-        timeout: float = math.inf,
-        on_forced_end: Callable[[GnntrainError], None] = lambda _: None,
+        self, control: RunControl, roster: Roster | None = None, timeout: float = math.inf
     ) -> None:
         self._control, self._roster, self.timeout = control, roster or Roster(), timeout
-        self._on_forced_end = on_forced_end
         self._watches_all = control.rank == 0
         self._seen = [Progress(beat=-1)] * len(self._roster.machines)
         self._silence = [0.0] * len(self._seen)
@@ -152,34 +133,35 @@ class Watch:
         parent, pid = multiprocessing.parent_process(), os.getppid()
         # Other launchers than torchrun may leave a process alone.
         has_parent = not {"TORCHELASTIC_RUN_ID", STARTED_BY}.isdisjoint(os.environ)
-        while not over.wait(SYNC_SECONDS) and not control.is_abandoned:
+        while not over.wait(run_control.SYNC_SECONDS) and not control.is_abandoned:
             if not parent.is_alive() if parent else has_parent and os.getppid() != pid:
                 control.request_stop(signal.SIGTERM)
                 if not control.is_starting:
-                    over.wait(step_seconds(control.grace, signal.SIGTERM))
+                    over.wait(signals.step_seconds(control.grace, signal.SIGTERM))
                 control.is_abandoned = True
-            elif (failure := control.overdue()) is not None:
-                self._failure = control.cause_of(failure)
+            elif (late := control.overdue()) is not None:
+                self._failure = control.cause_of(late)
                 control.report_failure(self._failure)
                 self._end_by_force()
             else:
                 self._tick()
+        # The main thread may raise the reason by itself; then a signal has it raise where it is.
         if over.wait(_RAISE_SECONDS if self._seen else 0.0):
             return
         os.kill(os.getpid(), signal.SIGTERM)
         deadline = time.monotonic() + _END_SECONDS
         while time.monotonic() < deadline:
-            if over.wait(SYNC_SECONDS):
+            if over.wait(run_control.SYNC_SECONDS):
                 return
             control.sync()  # the supervisor waits for a checkpoint, too
             if control.is_writing():
-                deadline = max(deadline, time.monotonic() + CLOSE_SECONDS)
+                deadline = max(deadline, time.monotonic() + signals.CLOSE_SECONDS)
         self._end_by_force()
 
     def _end_by_force(self) -> None:
         if self._failure is None:
             os._exit(1)
-        self._on_forced_end(self._failure)
+        signals.prepare_forced_exit(self._failure)
         os._exit(exit_code(self._failure))
 
     def _tick(self) -> None:
@@ -237,22 +219,22 @@ class Watch:
         deadline = time.monotonic() + _OBSERVE_SECONDS * is_others
         failure = control.first_failure()
         while control.lost_store is None and failure is None and time.monotonic() < deadline:
-            time.sleep(SYNC_SECONDS)
+            time.sleep(run_control.SYNC_SECONDS)
             self._tick()
             failure = control.first_failure()
         if control.lost_store is not None:
             failure = self.lost()
         elif failure is None and is_others:
-            is_late = is_timeout(error) or isinstance(error, CollectiveTimeout)
-            # The exchange tells a time-out as a RankLost.
-            is_late |= isinstance(error, RankLost) and isinstance(
-                error.__cause__, TimeoutError | BlockingIOError
-            )
+            is_late = run_control.is_timeout(error)
+            has_waited = is_late or isinstance(error, CollectiveTimeout)
+            if isinstance(error, RankLost):  # of the exchange
+                has_waited = isinstance(error.__cause__, TimeoutError | BlockingIOError)
+            seconds = self.timeout if has_waited else None
             silent = self._silent(_SILENT_SECONDS)
             computing = [n for n, place in enumerate(self._seen) if not place.is_waiting]
             if silent:
-                failure = self._roster.lost(silent, self._seen, self.timeout if is_late else None)
-            elif is_timeout(error) and 0 < len(computing) < len(self._seen):
+                failure = self._roster.lost(silent, self._seen, seconds)
+            elif is_late and 0 < len(computing) < len(self._seen):
                 # All give signs of life: the others wait for these.
                 failure = self._roster.lost(computing, self._seen, self.timeout)
         if failure is not None:
@@ -275,26 +257,23 @@ class Supervisor:
         control.is_writing = lambda: self._is_writing
 
     def watch(self) -> None:
-        """Wait for all ranks; none is running afterwards.
-
-        Raises:
-            GnntrainError: Of the first rank that failed, or with the name of one that hangs.
-            Interrupted: A signal asked the run to stop.
+        """Wait for all ranks; none is running afterwards. Raises the error of the first rank that
+        failed, or one that names a rank that hangs; Interrupted where a signal asked for the end.
         """
         control = self._control
         try:
             while self._alive() and not self._failed():
-                self._wait_for_end(SYNC_SECONDS)
+                self._wait_for_end(run_control.SYNC_SECONDS)
                 control.sync()
                 if control.stop_requested:
                     return self._stop(control.stop_requested)
             if failed := self._failed():
                 control.sync()
-                signals = {code - 128 for code in failed.values()}
+                numbers = {code - 128 for code in failed.values()}
                 # All have acted on a signal, and this process has not read the request; unless
                 # they were ended beside a failure.
-                if signals <= {*ENDING} and control.first_failure() is None:
-                    return self._stop(signals.pop())
+                if numbers <= {*signals.ENDING} and control.first_failure() is None:
+                    return self._stop(numbers.pop())
                 self._fail(failed)
         finally:
             for process in self._processes:  # at once after a second Ctrl-C
@@ -305,7 +284,7 @@ class Supervisor:
         """Let the ranks save after their step and end. They may have completed just before."""
         self._control.sync()  # the signal may have come after the last one
         if all(place.phase != Phase.STARTING for place in self._places()):
-            self._wait(step_seconds(self._control.grace, number))
+            self._wait(signals.step_seconds(self._control.grace, number))
         self._end_where_they_are()
         if all(process.exitcode == 0 for process in self._processes):
             return
@@ -359,12 +338,12 @@ class Supervisor:
             places = self._places()
             self._is_writing = any(places[n].is_writing and not self._is_stopped(n) for n in alive)
             if self._is_writing:
-                deadline = max(deadline, time.monotonic() + CLOSE_SECONDS)
-            self._wait_for_end(min(SYNC_SECONDS, max(0.0, deadline - time.monotonic())))
+                deadline = max(deadline, time.monotonic() + signals.CLOSE_SECONDS)
+            self._wait_for_end(min(run_control.SYNC_SECONDS, max(0.0, deadline - time.monotonic())))
         self._is_writing = False
 
     def _wait_for_end(self, seconds: float) -> None:
-        mp_connection.wait([self._processes[rank].sentinel for rank in self._alive()], seconds)
+        connection.wait([self._processes[rank].sentinel for rank in self._alive()], seconds)
 
     def _alive(self) -> list[int]:
         return [rank for rank, process in enumerate(self._processes) if process.is_alive()]

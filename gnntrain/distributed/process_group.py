@@ -6,20 +6,22 @@ of some ranks take this device, and a mistake shows before the first step.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in __all__
 
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.cuda_runtime import pci_address
 from gnntrain.distributed.run_control import is_timeout
-from gnntrain.distributed.tcp_store import interface_of
 from gnntrain.errors import RunError, TransientError, UserError
 
 _LEAST_HEARTBEAT = 60.0
@@ -30,9 +32,9 @@ _HINT = (
 
 
 def init_process_group(
-    context: DistributedContext, store: TCPStore, seconds: float
+    context: DistributedContext, store: Any, seconds: float
 ) -> DistributedContext:
-    """Meet the other ranks over a store that all reach, and return the context with its groups.
+    """Meet the other ranks over a TCPStore that all reach, and return the context with its groups.
 
     Collective. A rank waits so many seconds for the others, here and in each collective.
 
@@ -40,10 +42,16 @@ def init_process_group(
         RunError: The ranks cannot connect.
         torch.distributed.DistError: Another rank has not come in time.
     """
-    limit = timedelta(seconds=seconds)
-    interface = interface_of(context.host)
+    limit, host = timedelta(seconds=seconds), ipaddress.ip_address(context.host)
+    # Nothing listens on other interfaces, and the resolver need not know the host's own name.
+    interface = next(
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        for one in addresses
+        if one.family in (socket.AF_INET, socket.AF_INET6)
+        and ipaddress.ip_address(one.address.partition("%")[0]) == host
+    )
     defaults = {
-        # Nothing listens on other interfaces, and the resolver need not know the host's own name.
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": f"={interface}",  # without "=" also those whose names begin like it
         # A rank that has waited for too long ends then, not after up to a minute for a dump; and it
@@ -54,24 +62,19 @@ def init_process_group(
     for variable, value in defaults.items():
         os.environ.setdefault(variable, value)
     backend = dist.get_default_backend_for_device(context.device)
-    name, rank, world_size = backend.upper(), context.rank, context.world_size
+    name, rank, size = backend.upper(), context.rank, context.world_size
     bound = None if backend == dist.Backend.GLOO else context.device
     if bound is not None:
         # Once all are here, the library connects them, and that has no time limit of its own.
         store.set(f"present/{rank}", "")
-        store.wait([f"present/{other}" for other in range(world_size)], limit)
+        store.wait([f"present/{other}" for other in range(size)], limit)
     late = TransientError(f"{name} has not connected the ranks within {seconds:g} s.", _HINT)
     with context.control.must_end_within(seconds if bound else math.inf, late):
         try:
             dist.init_process_group(
-                backend,
-                store=store,
-                rank=rank,
-                world_size=world_size,
-                timeout=limit,
-                device_id=bound,
+                backend, store=store, rank=rank, world_size=size, timeout=limit, device_id=bound
             )
-            return context.among(range(world_size), seconds) or context
+            return context.among(range(size), seconds) or context
         except dist.DistBackendError as error:
             if bound is None or is_timeout(error):
                 raise
@@ -99,12 +102,8 @@ def gpu_address(device: torch.device) -> str | None:
 
 
 def refuse_shared_gpus(addresses: Sequence[str | None], machines: Sequence[int]) -> None:
-    """Refuse two processes on one GPU, with which NCCL does not work: the `gpu_address` and the
-    machine of each.
-
-    Raises:
-        UserError: Two have the same GPU.
-    """
+    """Refuse two processes on one GPU, with which NCCL does not work, by a UserError: the
+    `gpu_address` and the machine of each."""
     found: dict[tuple[int, str], int] = {}
     for process, (machine, address) in enumerate(zip(machines, addresses, strict=True)):
         if address and (first := found.setdefault((machine, address), process)) != process:

@@ -7,28 +7,21 @@ themselves.
 
 from __future__ import annotations
 
-import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import (
-    forkserver,
-    get_context,
-    parent_process,
-    reduction,
-    resource_tracker,
-)
+from contextlib import contextmanager
+from multiprocessing import forkserver, reduction, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from gnntrain.distributed.launchers import STARTED_BY, Launched
-from gnntrain.distributed.signals import HANDLED, block_signals, handled
+from gnntrain.distributed.signals import HANDLED, handled
 from gnntrain.errors import RESTART_CODE, UserError
-
-_STREAMS = (1, 2)
 
 _started: list[Any] = []  # of multiprocessing's two servers those that this process has started
 
@@ -54,19 +47,23 @@ def start_server(preloaded: str = "gnntrain.preloaded") -> None:
         _started.extend([server] * is_new)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _tracked() -> Iterator[None]:
-    """Block signals, once multiprocessing's tracker runs, which unblocks two when it starts."""
-    with block_signals():
+    """Signals stay pending here; what is started begins with them blocked. multiprocessing's
+    tracker, which unblocks two when it starts, runs before."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    try:
         tracker: Any = resource_tracker._resource_tracker
         is_new = tracker._pid is None
         tracker.ensure_running()
         _started.extend([tracker] * is_new)
-        with block_signals():
-            yield
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-@contextlib.contextmanager
+@contextmanager
 def stopping_servers() -> Iterator[None]:
     """Stop at the end multiprocessing's two servers, which would stay in a notebook's process."""
     try:
@@ -99,29 +96,21 @@ def start_process(
     target: Callable[..., None], arguments: Sequence[Any], *, uses_gpu: bool
 ) -> BaseProcess:
     """Start a process, with the signals of `HANDLED` blocked, that calls a module-level function
-    with picklable arguments; `uses_gpu`: it must not be forked.
-    """
+    with picklable arguments; `uses_gpu`: it must not be forked."""
     if not uses_gpu:
         start_server()
-    process: BaseProcess
+    way = multiprocessing.get_context("spawn" if uses_gpu else "forkserver")
+    call = (_Surroundings() if not uses_gpu else None, target, tuple(arguments))
     with _tracked():
-        if uses_gpu:
-            process = get_context("spawn").Process(target=target, args=tuple(arguments))
-        else:
-            forked = (_Surroundings(), target, tuple(arguments))
-            process = get_context("forkserver").Process(target=_run, args=forked)
+        process: BaseProcess = way.Process(target=_run, args=call)  # type: ignore[attr-defined]
         process.start()
     return process
 
 
 def run_ranks(machine: Launched, num_ranks: int) -> int:
     """Start this command once for each rank of this machine, as torchrun would, and wait for all;
-    each machine has as many.
-
-    Returns:
-        The exit code: 0; that of a rank whose failure would only happen again; else
-        `RESTART_CODE`, or that of a signal.
-    """
+    each machine has as many. Returns the exit code: 0; that of a rank whose failure would only
+    happen again; else `RESTART_CODE`, or that of a signal."""
     ranks: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: object) -> None:
@@ -151,32 +140,25 @@ def run_ranks(machine: Launched, num_ranks: int) -> int:
     return max(lasting, default=max(0, *codes) or (RESTART_CODE if any(codes) else 0))
 
 
-def unblock_signals() -> None:
-    """Unblock the signals that `start_process` has blocked."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-
-
-def _run(_: _Surroundings, target: Callable[..., None], arguments: Sequence[Any]) -> None:
-    parent = parent_process()
+def _run(_: object, target: Callable[..., None], arguments: Sequence[Any]) -> None:
+    parent = multiprocessing.parent_process()
     # The server may fork a process after its parent was killed.
     if parent is not None and parent.is_alive():
         target(*arguments)
 
 
 class _Surroundings:
-    """Standard output, standard error and environment of this process.
-
-    Unpickled in a forked process, they replace those that the server had when it was started.
-    """
+    """Standard output, standard error and environment of this process. Unpickled in a forked
+    process, they replace those that the server had when it was started."""
 
     def __getstate__(self) -> tuple[dict[str, str], list[Any]]:
-        return dict(os.environ), [reduction.DupFd(stream) for stream in _STREAMS]
+        return dict(os.environ), [reduction.DupFd(stream) for stream in (1, 2)]
 
     def __setstate__(self, state: tuple[dict[str, str], list[Any]]) -> None:
         environment, streams = state
         os.environ.clear()
         os.environ.update(environment)
-        for stream, ours in zip(_STREAMS, streams, strict=True):
-            given = ours.detach()
-            os.dup2(given, stream)
-            os.close(given)
+        for stream, ours in enumerate(streams, 1):
+            copy = ours.detach()
+            os.dup2(copy, stream)
+            os.close(copy)

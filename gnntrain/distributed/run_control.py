@@ -16,25 +16,13 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from gnntrain import errors
 from gnntrain.distributed.signals import GRACE_SECONDS
-from gnntrain.errors import (
-    Diverged,
-    GnntrainError,
-    RankLost,
-    RunError,
-    TransientError,
-    UserError,
-    is_communication,
-    may_mend,
-)
+from gnntrain.errors import GnntrainError, RankLost, TransientError
 from gnntrain.plugins import told
 
 E = TypeVar("E", bound=BaseException)
-# A `torch.distributed.Store`. Its `compare_set`, `add` and `set` do not wait for a missing key.
-Store = Any
-
 SYNC_SECONDS = 0.2  # between two calls of `RunControl.sync`
-
 SAVE = -1
 """Stands for a signal where a checkpoint is due without one."""
 
@@ -50,7 +38,7 @@ class CollectiveTimeout(TransientError):
 
 _KINDS: dict[str, type[GnntrainError]] = {
     kind.__name__: kind
-    for kind in (UserError, Diverged, RankLost, CollectiveTimeout, TransientError)
+    for kind in (errors.UserError, errors.Diverged, RankLost, CollectiveTimeout, TransientError)
 }
 
 
@@ -78,18 +66,16 @@ class Progress:
 class RunControl:
     """One process's view of the run's stop and save requests, progress and failures.
 
-    Every rank and the process that supervises them hold one each, over their own client of the
-    same store. Requests and progress are attributes, which `sync`, called by a thread, exchanges
-    with the store: a signal handler and a training step never wait for it. When the store has gone,
-    requests reach this process alone, progress and failures are dropped, and nothing raises.
-
-    Args:
-        store: Reached by all processes of the run.
-        rank: This process's rank; None: it supervises the ranks.
+    Every rank and the process that supervises them (`rank` None) hold one each, over their own
+    client of the same store. Requests and progress are attributes, which `sync`, called by a
+    thread, exchanges with the store: a signal handler and a training step never wait for it. When
+    the store has gone, requests reach this process alone, progress and failures are dropped, and
+    nothing raises.
     """
 
-    def __init__(self, store: Store | None = None, rank: int | None = 0) -> None:
-        self._store: Store = dist.HashStore() if store is None else store  # type: ignore[attr-defined]
+    def __init__(self, store: Any = None, rank: int | None = 0) -> None:
+        # Its `compare_set`, `add` and `set` do not wait for a missing key.
+        self._store: Any = dist.HashStore() if store is None else store  # type: ignore[attr-defined]
         self.lost_store: dist.DistError | None = None  # why it no longer answers; None: it does
         # Of `commit` and `agreed`: ranks agree also without the supervisor if rank 0 serves it.
         self.decisions = self._store
@@ -140,17 +126,14 @@ class RunControl:
             self.lost_store = error
 
     def _publish(self) -> None:
-        progress = replace(self._progress, is_writing=self.is_writing(), beat=self._beat)
         if self.rank is not None:
-            text = " ".join(str(int(value)) for value in astuple(progress))
-            self._store.set(f"progress/{self.rank}", text)
+            here = replace(self._progress, is_writing=self.is_writing(), beat=self._beat)
+            self._store.set(f"progress/{self.rank}", json.dumps(astuple(here)))
 
     def commit(self, step: int, *, save: bool = False) -> None:
         """Decide that all ranks act after `step` on what was requested; with `save`, that they
-        save a checkpoint without a request.
-
-        Rank 0 calls this before it enters the gradient exchange of `step`.
-        """
+        save a checkpoint without a request. Rank 0 calls this before it enters the gradient
+        exchange of `step`."""
         saving = int(signal.SIGUSR1) if self._must_save else SAVE if save else 0
         if number := self.stop_requested or saving:
             self._must_save = False
@@ -198,10 +181,8 @@ class RunControl:
         return self._progress.phase == Phase.CLOSING
 
     def enter(self, phase: Phase, step: int | None = None) -> None:
-        """Note that this rank begins `step`, or another phase after it (None: the last one).
-
-        A new phase is published at once: whether a stop request is answered depends on it.
-        """
+        """Note that this rank begins `step`, or another phase after it (None: the last one). A new
+        phase is published at once: whether a stop request is answered depends on it."""
         before = self._progress
         self._progress = Progress(phase, before.step if step is None else step)
         if phase != before.phase:
@@ -223,8 +204,8 @@ class RunControl:
         """Where a rank was at its last `sync`."""
         try:
             if text := self._first(f"progress/{rank}"):
-                phase, step, is_waiting, is_writing, beat = map(int, text.split())
-                return Progress(Phase(phase), step, bool(is_waiting), bool(is_writing), beat)
+                phase, *others = json.loads(text)
+                return Progress(Phase(phase), *others)
         except dist.DistError as error:
             self.lost_store = error
         return Progress()
@@ -235,38 +216,15 @@ class RunControl:
 
     def report_failure(self, error: BaseException) -> None:
         """Store the error of this rank, unless a rank has failed before."""
-        kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
-        if is_timeout(error):
-            kind = CollectiveTimeout.__name__
-        elif not kind and may_mend(error):
-            kind = TransientError.__name__
-        message, hint = f"Rank {self.rank} failed: {told(error)}", None
-        if isinstance(error, GnntrainError):
-            message, hint = error.message, error.hint and error.hint[:_MAX_CHARACTERS]
-        ranks = error.ranks if isinstance(error, RankLost) else ()
-        # Its end tells most.
-        trace = "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :]
         with suppress(dist.DistError):
-            self.failure(json.dumps([kind, message[:_MAX_CHARACTERS], hint, ranks, trace]))
-
-    def failure(self, text: str = "") -> str:
-        """The error of the rank that failed first, as JSON; `text` if there is none yet. Raises
-        DistError where the store has gone."""
-        return self._first("failure", text)
+            self._first("failure", encoded(error, self.rank))
 
     def first_failure(self) -> GnntrainError | None:
         """The error of the rank that failed first, with its traceback as a note; None: no error."""
-        text = ""
         with suppress(dist.DistError):
-            text = self.failure()
-        if not text:
-            return None
-        kind, message, hint, ranks, trace = json.loads(text)
-        cause = _KINDS.get(kind, RunError)(message, hint)
-        if isinstance(cause, RankLost):
-            cause.ranks = tuple(ranks)
-        cause.add_note(trace)
-        return cause
+            if text := self._first("failure"):
+                return decoded(text)
+        return None
 
     def close(self) -> None:
         """Let go of the stores. A TCPStore that this process serves ends."""
@@ -277,6 +235,32 @@ class RunControl:
         return str(self._store.compare_set(key, "", value).decode())
 
 
+def encoded(error: BaseException, rank: int | None) -> str:
+    """An error of a rank as JSON, with its traceback."""
+    kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
+    if is_timeout(error):
+        kind = CollectiveTimeout.__name__
+    elif not kind and errors.may_mend(error):
+        kind = TransientError.__name__
+    message, hint = f"Rank {rank} failed: {told(error)}", None
+    if isinstance(error, GnntrainError):
+        message, hint = error.message, error.hint and error.hint[:_MAX_CHARACTERS]
+    ranks = error.ranks if isinstance(error, RankLost) else ()
+    # Its end tells most.
+    trace = "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :]
+    return json.dumps([kind, message[:_MAX_CHARACTERS], hint, ranks, trace])
+
+
+def decoded(text: str) -> GnntrainError:
+    """The error of `encoded`, with the traceback as a note."""
+    kind, message, hint, ranks, trace = json.loads(text)
+    error = _KINDS.get(kind, errors.RunError)(message, hint)
+    if isinstance(error, RankLost):
+        error.ranks = tuple(ranks)
+    error.add_note(trace)
+    return error
+
+
 def is_timeout(error: BaseException) -> bool:
     """Whether a collective or the store ended because others did not answer in time."""
-    return is_communication(error) and _TIME_OUT.search(str(error)) is not None
+    return errors.is_communication(error) and _TIME_OUT.search(str(error)) is not None

@@ -64,14 +64,11 @@ def shared_tensor(
 def exchange_rows(
     matrix: Tensor, ranges: Sequence[tuple[int, int]], context: DistributedContext
 ) -> None:
-    """Give each machine's copy of `matrix` the rows of the other machines. Collective.
+    """Give each machine's copy of `matrix`, `[num_rows, num_columns]` in host memory that its ranks
+    share, the rows of the other machines; `ranges` are those that each has written. Collective.
 
     The machines' first ranks send and receive, to and from one other machine at a time, in messages
     of some MiB: no further copy of the rows is made.
-
-    Args:
-        matrix: `[num_rows, num_columns]` in host memory that the machine's ranks share.
-        ranges: The rows of each machine, which it has written.
     """
     if context.is_machine_main and matrix.numel() > 0:
         own, count, device = context.machine, context.num_machines, context.device
@@ -80,7 +77,7 @@ def exchange_rows(
             [matrix[i : min(i + rows, stop)] for i in range(start, stop, rows)]
             for start, stop in ranges
         ]
-        with context.in_collective():
+        with context.control.waiting():
             for distance in range(1, count):
                 to, source = (own + distance) % count, (own - distance) % count
                 peers = context.ranks_of(to)[0], context.ranks_of(source)[0]

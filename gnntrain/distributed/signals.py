@@ -1,19 +1,22 @@
-"""Signals that stop a command after its step, end it at once, or only save."""
+"""Signals that stop a command after its step, end it at once, or only save; and the requeueing of
+the SLURM job."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnntrain.distributed.requeue import by_submitit, requeues_itself, seconds_given
-from gnntrain.errors import GnntrainError, Interrupted
+from gnntrain.distributed.launchers import requeues_itself, slurm_job
+from gnntrain.errors import GnntrainError, Interrupted, RunError
 
 if TYPE_CHECKING:
     from gnntrain.distributed.run_control import RunControl
@@ -27,7 +30,6 @@ HANDLED = (*ENDING, signal.SIGUSR1)
 GRACE_SECONDS = 30.0
 # Seconds from the end of writing a checkpoint until a process is ended by force.
 CLOSE_SECONDS = 5.0
-_LAST_SECONDS_AT_ONCE = 2.0
 # Programs that start others (timeout, uv run) forward a signal that the terminal has already sent
 # to the whole process group: two SIGINT within this time count as one.
 _ONE_SIGNAL_SECONDS = 0.2
@@ -37,16 +39,13 @@ def handled() -> list[signal.Signals]:
     """Of `HANDLED` those that are not ignored, as under nohup, nor submitit's SIGTERM: its handler
     lets that pass, since SLURM sends it beside SIGUSR2."""
     handlers = {number: signal.getsignal(number) for number in HANDLED}
-    if by_submitit() and callable(handlers[signal.SIGTERM]):
+    if os.environ.get("SUBMITIT_EXECUTOR") and callable(handlers[signal.SIGTERM]):
         del handlers[signal.SIGTERM]
     return [number for number, handler in handlers.items() if handler != signal.SIG_IGN]
 
 
 @contextmanager
-def install_handlers(
-    requeue: Callable[[], None] = lambda: None,
-    tell: Callable[[BaseException], None] = lambda _: None,
-) -> Iterator[None]:
+def install_handlers(requeue: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Handle signals inside this context. Nested, or in another thread, it does nothing.
 
     The first SIGINT, SIGTERM or SIGHUP is raised as `Interrupted`, or within `forward_to` passed
@@ -58,10 +57,6 @@ def install_handlers(
 
     SIGUSR2 ends the run as SIGTERM does, and then has the batch job requeued: by a handler that was
     installed before, as submitit's, or by `requeue`. In a SLURM job SIGUSR1 does the same.
-
-    Args:
-        requeue: Has the job of this process requeued, if it is one.
-        tell: Tells the user why the process is ended by force.
     """
     global _active
     if _active is not None or threading.current_thread() is not threading.main_thread():
@@ -71,7 +66,6 @@ def install_handlers(
     previous = {number: signal.signal(number, _active.handle) for number in handled()}
     submitits = previous.get(signal.SIGUSR2)
     _active.requeue = partial(submitits, signal.SIGUSR2, None) if callable(submitits) else requeue
-    _last_calls.append(tell)
     try:
         yield
     except Interrupted as error:
@@ -86,7 +80,6 @@ def install_handlers(
         _active.over.set()
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        _last_calls.remove(tell)
         _active = None
 
 
@@ -126,19 +119,32 @@ def prepare_forced_exit(error: BaseException) -> None:
 
 
 def install_rank_handlers(control: RunControl) -> None:
-    """Handle signals in a rank's process, which begins with them blocked. A signal is a request to
-    the run; when that is abandoned, it ends this rank where it is, unless it writes its results."""
-    handler = _Handler(control, is_supervised=True)
+    """Handle signals in the process of a supervised rank, which begins with them blocked. A signal
+    is a request to the run; once that is abandoned, the first one ends this rank where it is,
+    unless it writes its results."""
+    has_raised = False
+
+    def handle(number: int, _frame: object) -> None:
+        nonlocal has_raised
+        if number == signal.SIGUSR1 and not requeues_itself():
+            control.request_save()
+        elif not has_raised:
+            number = signal.SIGUSR2 if number == signal.SIGUSR1 else number
+            if control.is_abandoned and not control.is_closing:
+                has_raised = True
+                raise Interrupted(number)
+            control.request_stop(number)
+
     for number in handled():
-        signal.signal(number, handler.handle)
+        signal.signal(number, handle)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
 
 
 class _Handler:
-    """Handles the signals to a command, or to a rank that a supervisor has started."""
+    """Handles the signals to a command, and to the run that it leads, once there is one."""
 
-    def __init__(self, control: RunControl | None = None, *, is_supervised: bool = False) -> None:
-        self.control, self._is_supervised = control, is_supervised
+    def __init__(self) -> None:
+        self.control: RunControl | None = None  # the run's
         self.over = threading.Event()
         self.raised: int | None = None  # the first signal, unless the run was told
         self.must_requeue = False  # SIGUSR1 has come in a SLURM job
@@ -149,25 +155,24 @@ class _Handler:
 
     def handle(self, number: int, _frame: object) -> None:
         control, now = self.control, time.monotonic()
-        if number == signal.SIGUSR1 and requeues_itself():
+        if number == signal.SIGUSR1:
+            if not requeues_itself():
+                if control is not None:
+                    control.request_save()
+                return
             self.must_requeue = True
             if control is None:  # a run that is to begin ends then; a sweep goes on
                 return
             number = signal.SIGUSR2
         is_rank = control is not None and control.rank is not None
+        ends_rank = control is not None and control.is_abandoned and not control.is_closing
+        ends_rank &= is_rank
         is_again = now - self._first_at > _ONE_SIGNAL_SECONDS and not self._is_at_once
-        is_ending = control is not None and control.is_abandoned and not control.is_closing
-        if number == signal.SIGUSR1:
-            if control is not None:
-                control.request_save()
-        elif self._must_raise or (is_rank and is_ending and not self._has_ended_rank):
+        if self._must_raise or (ends_rank and not self._has_ended_rank):
             self._must_raise = False
-            self._has_ended_rank |= is_rank and is_ending
+            self._has_ended_rank |= ends_rank
             raise Interrupted(self._first or number)
-        elif self._is_supervised:
-            if control is not None and not self._has_ended_rank:
-                control.request_stop(number)
-        elif self._first == 0:
+        if self._first == 0:
             self._first, self._first_at = number, now
             grace = GRACE_SECONDS if control is None else control.grace
             seconds = seconds_given(number, grace)
@@ -181,8 +186,8 @@ class _Handler:
                     return
             self.raised = number
             raise Interrupted(number)
-        elif number == signal.SIGINT and is_again:
-            self._is_at_once, self._ends_by = True, now + _LAST_SECONDS_AT_ONCE
+        if number == signal.SIGINT and is_again:
+            self._is_at_once, self._ends_by = True, now + 2.0
             raise Interrupted(self._first)
 
     def _enforce_end(self) -> None:
@@ -220,11 +225,39 @@ def step_seconds(grace: float, number: int) -> float:
     return max(seconds - 10, seconds / 2)
 
 
-@contextmanager
-def block_signals() -> Iterator[None]:
-    """Signals stay pending inside this context; a process started here begins with them blocked."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+def seconds_given(number: int, grace: float, environ: Mapping[str, str] = os.environ) -> float:
+    """Seconds from a signal until this process is killed: SLURM's where it is known, or `grace`.
+    SLURM sends SIGTERM `KillWait` seconds before SIGKILL; `--signal` has it send another signal
+    some time before the job's end."""
+    if slurm_job(environ) is None:
+        return grace
+    if number == signal.SIGUSR2:
+        left = float(environ.get("SLURM_JOB_END_TIME") or 0) - time.time()
+        return max(grace, min(left, 600.0))  # a person may send it hours before
+    with suppress(OSError):
+        file = Path(environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+        text = file.read_text(errors="replace")
+        if found := re.search(r"^\s*KillWait\s*=\s*(\d+)", text, re.MULTILINE | re.I):
+            return float(found[1])
+    return grace
+
+
+def requeue(*, is_main: bool) -> None:
+    """Have SLURM end this job and start it again: the main process asks for it, and raises RunError
+    where SLURM refuses. The others wait for their end: where one task ends with an error, SLURM may
+    end them all."""
+    if not is_main:
+        time.sleep(seconds_given(signal.SIGUSR2, grace=60.0))
+        return
+    import subprocess  # every command imports this module, and few requeue
+
+    job = slurm_job() or ""
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        command = ["scontrol", "requeue", job]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip()
+        raise RunError(
+            f"SLURM does not requeue the job {job}: {said}",
+            "Submit it with --requeue; the same command goes on from its last checkpoint.",
+        ) from error

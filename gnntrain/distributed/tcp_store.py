@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from collections.abc import Callable
@@ -11,14 +10,8 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-import psutil
 import torch.distributed as dist
-from torch.distributed import (  # type: ignore[attr-defined]  # public, but not in __all__
-    PrefixStore,
-    TCPStore,
-)
-
-from gnntrain.errors import UserError
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public
 
 LOOPBACK = "127.0.0.1"
 _TICK_SECONDS = 0.2
@@ -29,14 +22,10 @@ class StoreTimeout(dist.DistNetworkError):
 
 
 class BoundedStore:
-    """Makes the calls of a store in a thread, and gives up when one takes longer than `timeout`:
-    TCPStore waits without end for a machine or a network that has gone.
-
-    Args:
-        connect: Returns the store. Called in the thread: also a client waits without end, for a
-            port at which another program listens.
-        timeout: Seconds that a call may take. Time counts only while this process runs: after
-            SIGSTOP and SIGCONT it does not take its own pause for the store's.
+    """Makes the calls of a store in a thread, also `connect`, which returns the store, and gives up
+    when one takes longer than `timeout` seconds: TCPStore waits without end for a machine or a
+    network that has gone, and for a port at which another program listens. Time counts only while
+    this process runs: after SIGSTOP and SIGCONT it does not take its own pause for the store's.
 
     Raises:
         torch.distributed.DistError: The store cannot be reached.
@@ -98,21 +87,14 @@ class StoreAddress(NamedTuple):
 
 def listen(host: str, port: int = 0, backlog: int | None = None) -> socket.socket:
     """A socket that listens at one address of this machine; port 0: the system chooses one.
-
-    Raises:
-        OSError: The address is not this machine's, or the port is taken.
-    """
+    OSError: the address is not this machine's, or the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=backlog)
 
 
 def serve_store(world_size: int, timeout: float, host: str = LOOPBACK, port: int = 0) -> TCPStore:
     """A store that this process serves, at an address and port as of `listen`, for so many
-    processes at once, whose clients wait for a key for `timeout` seconds.
-
-    Raises:
-        OSError: As of `listen`.
-    """
+    processes at once, whose clients wait for a key for `timeout` seconds."""
     with listen(host, port, backlog=2 * world_size) as listener:
         # TCPStore takes the listening socket over, so that no other process can take the port. A
         # socket that TCPStore opens itself would listen on all interfaces.
@@ -133,13 +115,3 @@ def own_address(towards: str) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 9))
         return str(probe.getsockname()[0])
-
-
-def interface_of(host: str) -> str:
-    """The name of the network interface that has this address; UserError: none has."""
-    wanted, families = ipaddress.ip_address(host), (socket.AF_INET, socket.AF_INET6)
-    for name, addresses in psutil.net_if_addrs().items():
-        texts = [one.address.partition("%")[0] for one in addresses if one.family in families]
-        if wanted in map(ipaddress.ip_address, texts):
-            return str(name)
-    raise UserError(f"No network interface of this machine has the address {host}.")

@@ -11,9 +11,8 @@ from gnntrain.config import Config
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.reporting.tables import Judgement
-from gnntrain.selfcheck.cases import Case
+from gnntrain.selfcheck.cases import Case, Outcome
 from gnntrain.selfcheck.choice import faults_of, kinds_of_gpus, self_check, takes_triton
-from gnntrain.selfcheck.trying import Outcome
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 HEADER = ("kernel", "used", *PRECISIONS)

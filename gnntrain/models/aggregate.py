@@ -39,44 +39,35 @@ def aggregate(source: Tensor | LazyFeatures, block: Block, total: Sum | None) ->
     in-edge. In-neighbours that share a maximum share its gradient.
     """
     if isinstance(source, Tensor):
-        return _maximum(source, block) if total is None else _sum(source, block, total)
+        return _aggregate(source, block, total)
     rows, dtype = source.arguments(), torch.float32
-    out: Tensor
     if total is None:
-        out, _ = ops.aggregate_max(*rows, *block.edges, dtype, False)
-    else:
-        out = ops.aggregate(*rows, *total, "none", dtype)
-    return out
+        return ops.aggregate_max(*rows, *block.edges, dtype, False)[0]  # type: ignore[no-any-return]
+    return ops.aggregate(*rows, *total, "none", dtype)  # type: ignore[no-any-return]
 
 
-class _Sum(torch.autograd.Function):
+class _Aggregate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, block: Block, total: Sum) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, block: Block, total: Sum | None) -> Tensor:
         ctx.block, ctx.total = block, total
-        features = LazyFeatures.of(rows).arguments()
-        return ops.aggregate(*features, *total, "none", rows.dtype)  # type: ignore[no-any-return]
+        out: Tensor
+        if total is None:
+            rows = rows.contiguous()
+            features, counts = LazyFeatures(rows).arguments(), ctx.needs_input_grad[0]
+            out, ties = ops.aggregate_max(*features, *block.edges, rows.dtype, counts)
+            ctx.save_for_backward(rows, out, ties)
+        else:
+            features = LazyFeatures.of(rows).arguments()
+            out = ops.aggregate(*features, *total, "none", rows.dtype)
+        return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return source_gradient(grad, ctx.block, ctx.total, grad.dtype), None, None
-
-
-class _Maximum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, block: Block) -> Tensor:
-        rows = rows.contiguous()
-        features, counts = LazyFeatures(rows).arguments(), ctx.needs_input_grad[0]
-        out, ties = ops.aggregate_max(*features, *block.edges, rows.dtype, counts)
-        ctx.save_for_backward(rows, out, ties)
-        ctx.block = block
-        return out  # type: ignore[no-any-return]  # operators have no types
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        given = grad.contiguous(), *ctx.saved_tensors, *ctx.block.transposed()
-        return ops.aggregate_max_backward(*given), None
+        if ctx.total is not None:
+            return source_gradient(grad, ctx.block, ctx.total, grad.dtype), None, None
+        of_maximum = grad.contiguous(), *ctx.saved_tensors, *ctx.block.transposed()
+        return ops.aggregate_max_backward(*of_maximum), None, None
 
 
 def source_gradient(
@@ -91,14 +82,13 @@ def source_gradient(
 
 
 class LinearTerm(NamedTuple):
-    """weight · aggregate over the in-edges of one relation; or, without a block, · own row.
+    """weight, `[O, F]`, · aggregate over the in-edges of one relation; or, without a block, · own
+    row. Gradients flow to the weight.
 
     Attributes:
         source: Place of the rows in the list of rows. Own rows are the first of these (in a block
             of a single relation, those from `dst_offset` on).
-        weight: `[O, F]`; gradients flow.
         columns: The F columns of the rows that are read.
-        block, total: The in-edges, and the sum over them.
     """
 
     source: int
@@ -252,5 +242,4 @@ class _Sums(torch.autograd.Function):
 
 
 _sums: Callable[..., tuple[Tensor, ...]] = _Sums.apply
-_sum: Callable[..., Tensor] = _Sum.apply
-_maximum: Callable[..., Tensor] = _Maximum.apply
+_aggregate: Callable[..., Tensor] = _Aggregate.apply

@@ -57,10 +57,10 @@ def attend(
 
 def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
     """What turns a softmax for each relation into one over all: factors of the relations' weights,
-    `[R, num_dst, H]`, from each relation's second result of `attend` without extra loops."""
+    `[R, num_dst, H, 1]`, from each relation's second result of `attend` without extra loops."""
     sums = torch.stack([*log_sums])
     # Finite: −∞ for all relations would give not a number, and as its gradient.
-    return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0)
+    return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0).unsqueeze(-1)
 
 
 def pair_score(

@@ -1,8 +1,11 @@
-"""Convolutions on blocks: of typed graphs, and of one relation."""
+"""Models on blocks: convolutions of typed graphs, or of one relation, and stacks of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pprint import pformat
 from typing import Any, ClassVar
 
 import torch
@@ -14,19 +17,12 @@ from torch_geometric.nn.module_dict import ModuleDict
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
 from gnntrain.compute.reference import exact_type
-from gnntrain.data.graph import EDGE, EdgeType, NodeType
-from gnntrain.models.aggregate import (
-    LinearSum,
-    LinearTerm,
-    Reduce,
-    aggregate,
-    autocast_type,
-    linear_sums,
-    sampling_scale,
-)
+from gnntrain.data.graph import EDGE, NODE, EdgeType, GraphSchema, NodeType
+from gnntrain.models import aggregate as agg
+from gnntrain.models.dropout import Dropout
 from gnntrain.models.dropout import dropout as drop
-from gnntrain.models.embedding import LearntRows
-from gnntrain.models.plain import LayerTypes
+from gnntrain.models.embedding import EmbeddingTable, LearntRows
+from gnntrain.models.plain import Layers, LayerTypes
 from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 Rows = Tensor | LazyFeatures
@@ -36,14 +32,12 @@ Blocks = Mapping[EdgeType, Block]
 Sources = Mapping[EdgeType, Rows]
 """Of the edge types of a stage: their blocks, and the rows that they aggregate."""
 
-InputRows = Rows | LearntRows
-"""The rows that a layer of a mini-batch reads."""
-
 SourceKey = NodeType | EdgeType
 """Which transformed rows an edge type aggregates: those of its source type, or its own."""
 
 PyGLayer = tuple[Mapping[str, Any], Mapping[str, Tensor]]
-"""The arguments and the weights of a `plain.TypedConv` with the same outputs as a `HeteroConv`."""
+"""The arguments and the weights of a `plain.TypedConv` with the same outputs as a `HeteroConv`, by
+its method `pyg_layer`; UserError: PyG has none."""
 
 
 class HeteroConv:
@@ -77,9 +71,7 @@ class HeteroConv:
 
     def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:
         """The edge types into one node type, by stage."""
-        if self.is_joint and edge_types:
-            return [edge_types]
-        return [(edge_type,) for edge_type in edge_types]
+        return [edge_types] if self.is_joint and edge_types else [(edge,) for edge in edge_types]
 
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         """Which transformed rows the edge type aggregates: those of its source type (shared with
@@ -102,36 +94,31 @@ class HeteroConv:
         assert total is not None
         return total
 
-    def on_hop(
-        self, h: Mapping[NodeType, InputRows], hop: Hop, node_types: Sequence[NodeType]
-    ) -> dict[NodeType, Tensor]:
-        """The outputs for all destinations of some types of a mini-batch, from the layer's input
-        for the sources, by the node types that it reads."""
+    def on_hop(self, h: Mapping[NodeType, Any], hop: Hop, of: Sequence[NodeType]) -> list[Tensor]:
+        """The outputs for all destinations, of the types `of`, in a mini-batch, from the layer's
+        input for the sources, `Rows` or `LearntRows` by the node types that it reads."""
         inputs = {t: r.table(r.nodes) if isinstance(r, LearntRows) else r for t, r in h.items()}
         transformed: dict[SourceKey, Tensor] = {}
-        out = {}
-        for t in node_types:
+        outputs = []
+        for t in of:
             h_dst = first_rows(_columns(inputs[t], self.columns(t)), hop.num_dst[t])
             total = None
             for stage in self.stages([*hop.into(t)]):
+                blocks = {edge: hop.edges[edge] for edge in stage}
                 sources = {}
-                for edge in stage:
-                    block, key = hop.edges[edge], self.source(edge)
-                    sources[edge] = rows = _columns(inputs[edge[0]], self.columns(edge))
+                for edge, block in blocks.items():
+                    key, rows = self.source(edge), _columns(inputs[edge[0]], self.columns(edge))
                     # The transform narrows the rows, but multiplies those of all sources.
                     multiplies_last = self.is_linear and block.num_src > 2 * block.num_dst
                     if key is not None and not multiplies_last:
                         if key not in transformed:
                             transformed[key] = self.transform(in_memory(rows), key)
-                        sources[edge] = transformed[key]
-                part = self.on_blocks({edge: hop.edges[edge] for edge in stage}, sources, h_dst)
+                        rows = transformed[key]
+                    sources[edge] = rows
+                part = self.on_blocks(blocks, sources, h_dst)
                 total = part if total is None else total + part
-            out[t] = self.finish(t, total, h_dst)
-        return out
-
-    def pyg_layer(self) -> PyGLayer:
-        """The same layer by PyG, for `gnntrain export`; UserError: it has none."""
-        raise NotImplementedError
+            outputs.append(self.finish(t, total, h_dst))
+        return outputs
 
 
 class BlockConv(HeteroConv):
@@ -157,11 +144,6 @@ class BlockConv(HeteroConv):
         return self.propagate_block(block, z, h_dst)
 
 
-Root = tuple[Any, Tensor]
-"""The linear map of a destination's own row: weight `[out, in]` (of one relation perhaps None) and
-bias `[out]`."""
-
-
 class LinearConv(HeteroConv):
     """A mixin: Σ_r W_r · (reduction of x_u over the in-neighbours u of relation r) + W_0 x_v + b.
 
@@ -173,7 +155,7 @@ class LinearConv(HeteroConv):
     types: LayerTypes
     in_channels: int
     out_channels: int
-    reduce: Reduce
+    reduce: agg.Reduce
     needs = property(lambda self: BlockNeeds(rows=True, degree=self.reduce == "sum"))
     is_linear = property(lambda self: self.reduce != "max")
     gives_layer = property(
@@ -184,9 +166,58 @@ class LinearConv(HeteroConv):
         """W_r, `[out, in]`, for the columns that the edge type reads."""
         raise NotImplementedError
 
-    def root(self, node_type: NodeType) -> Root:
-        """W_0 and b for destinations of a type, for the columns that it reads."""
+    def root(self, node_type: NodeType) -> tuple[Any, Tensor]:
+        """W_0, `[out, in]`, of one relation perhaps None, and b, `[out]`, for destinations of a
+        type, for the columns that it reads."""
         raise NotImplementedError
+
+    def total(self, block: Block, dtype: torch.dtype) -> Sum:
+        """The sum or mean over a block of rows of a type."""
+        is_mean = self.reduce == "mean"
+        scale = block.edges.shares(exact_type(dtype)) if is_mean else agg.sampling_scale(block)
+        return Sum(*block.edges, scale=scale)
+
+    def aggregated(self, source: Rows, block: Block) -> Tensor:
+        """The aggregates of a block's in-neighbours, `[num_dst, F]`."""
+        dtype = (source if isinstance(source, Tensor) else source.rows).dtype
+        total = None if self.reduce == "max" else self.total(block, dtype)
+        return agg.aggregate(source, block, total)
+
+    def on_hop(
+        self,
+        h: Mapping[NodeType, Any],
+        hop: Hop,
+        of: Sequence[NodeType],
+        dropout: float | None = None,
+    ) -> list[Tensor]:
+        """See `HeteroConv`; with a `dropout` probability, of one relation, ReLU and dropout
+        follow."""
+        multiplies_last = self.is_linear
+        edges = [edge for t in of for edge in hop.into(t)]
+        if multiplies_last and any(map(self.source, edges)):  # the transform narrows the rows
+            is_read = any(isinstance(rows, LazyFeatures) for rows in h.values())
+            is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
+            multiplies_last = (is_read and self.is_one_relation) or not is_whole
+        if multiplies_last:
+            rows = [
+                r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()
+            ]
+            parts = [self._sum(t, hop.into(t), [*h], hop.num_dst[t]) for t in of]
+            return [*agg.linear_sums(rows, parts, dropout)]
+        outputs = super().on_hop(h, hop, of)
+        return outputs if dropout is None else [drop(F.relu(rows), dropout) for rows in outputs]
+
+    def _sum(
+        self, node_type: NodeType, blocks: Blocks, inputs: Sequence[NodeType], num_dst: int
+    ) -> agg.LinearSum:
+        weight, bias = self.root(node_type)
+        own = agg.LinearTerm(inputs.index(node_type), weight, self.columns(node_type))
+        terms = [] if weight is None else [own]
+        for edge, block in blocks.items():
+            weight, source = self.relation_weight(edge), inputs.index(edge[0])
+            total = self.total(block, weight.dtype)
+            terms.append(agg.LinearTerm(source, weight, self.columns(edge), block, total))
+        return agg.LinearSum(terms, num_dst, bias)
 
     def widths(self, edge_type: EdgeType) -> tuple[int, int]:
         """Of the rows that W_r multiplies, and of the products."""
@@ -195,75 +226,21 @@ class LinearConv(HeteroConv):
         columns = range(self.types.in_channels[edge_type[0]])[self.columns(edge_type)]
         return len(columns), self.types.out_channels
 
-    def total(self, block: Block, dtype: torch.dtype) -> Sum:
-        """The sum or mean over a block of rows of a type."""
-        is_mean = self.reduce == "mean"
-        scale = block.edges.shares(exact_type(dtype)) if is_mean else sampling_scale(block)
-        return Sum(*block.edges, scale=scale)
-
-    def aggregated(self, source: Rows, block: Block) -> Tensor:
-        """The aggregates of a block's in-neighbours, `[num_dst, F]`."""
-        dtype = (source if isinstance(source, Tensor) else source.rows).dtype
-        return aggregate(source, block, None if self.reduce == "max" else self.total(block, dtype))
-
-    def on_hop(
-        self,
-        h: Mapping[NodeType, InputRows],
-        hop: Hop,
-        node_types: Sequence[NodeType],
-        dropout: float | None = None,
-    ) -> dict[NodeType, Tensor]:
-        """See `HeteroConv`; with a `dropout` probability ReLU and dropout follow."""
-        multiplies_last, is_single = self.is_linear, self.is_one_relation
-        edges = [edge for t in node_types for edge in hop.into(t)]
-        if multiplies_last and any(map(self.source, edges)):  # the transform narrows the rows
-            is_read = is_single and any(isinstance(rows, LazyFeatures) for rows in h.values())
-            is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
-            multiplies_last = is_read or not is_whole
-        if multiplies_last:
-            rows = [
-                r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()
-            ]
-            parts = [self._part(t, hop.into(t), [*h], hop.num_dst[t]) for t in node_types]
-            sums = linear_sums(rows, parts, dropout if is_single else None)
-            outputs = dict(zip(node_types, sums, strict=True))
-            if is_single:
-                return outputs
-        else:
-            outputs = super().on_hop(h, hop, node_types)
-        if dropout is None:
-            return outputs
-        return {t: drop(F.relu(rows), dropout) for t, rows in outputs.items()}
-
-    def _part(
-        self, node_type: NodeType, blocks: Blocks, inputs: Sequence[NodeType], num_dst: int
-    ) -> LinearSum:
-        weight, bias = self.root(node_type)
-        own = LinearTerm(inputs.index(node_type), weight, self.columns(node_type))
-        terms = [] if weight is None else [own]
-        for edge, block in blocks.items():
-            weight, source = self.relation_weight(edge), inputs.index(edge[0])
-            total = self.total(block, weight.dtype)
-            terms.append(LinearTerm(source, weight, self.columns(edge), block, total))
-        return LinearSum(terms, num_dst, bias)
-
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         before, after = self.widths(edge_type)
         return edge_type if self.reduce != "max" and before > after else None
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
-        assert isinstance(key, tuple)  # from `source`
-        return F.linear(x, self.relation_weight(key))
+        return F.linear(x, self.relation_weight(key))  # type: ignore[arg-type]  # from `source`
 
     def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:  # noqa: ARG002
-        ((edge_type, block),) = blocks.items()
+        ((edge, block),) = blocks.items()
         if self.gives_layer:
-            node_type = edge_type[2]
-            part = self._part(node_type, blocks, [node_type], block.num_dst)
-            return linear_sums([*sources.values()], [part])[0]
-        rows = self.aggregated(sources[edge_type], block)
-        is_transformed = rows.shape[1] != self.widths(edge_type)[0]
-        return rows if is_transformed else self.transform(rows, edge_type)
+            part = self._sum(edge[2], blocks, [edge[2]], block.num_dst)
+            return agg.linear_sums([*sources.values()], [part])[0]
+        rows = self.aggregated(sources[edge], block)
+        is_transformed = rows.shape[1] != self.widths(edge)[0]
+        return rows if is_transformed else self.transform(rows, edge)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
         if total is not None and self.gives_layer:
@@ -316,11 +293,13 @@ def glorot_linear(before: int, after: int) -> nn.Module:
     return made
 
 
-def in_memory(x: Rows) -> Tensor:
-    """The rows as a tensor."""
+def in_memory(x: Any) -> Tensor:
+    """`Rows`, or `LearntRows`, as a tensor."""
+    if isinstance(x, LearntRows):
+        return x.table(x.nodes)  # type: ignore[no-any-return]
     if isinstance(x, LazyFeatures):  # in autocast's type, to which a product would convert them
-        return x.whole(autocast_type(x.device, torch.float32))
-    return x
+        return x.whole(agg.autocast_type(x.device, torch.float32))
+    return x  # type: ignore[no-any-return]
 
 
 def first_rows(rows: Rows, number: int) -> Tensor:
@@ -334,3 +313,219 @@ def _columns(rows: Rows, which: slice) -> Rows:
     if which == slice(None):
         return rows
     return rows.columns(which) if isinstance(rows, LazyFeatures) else rows[:, which]
+
+
+@dataclass
+class PyGModel:
+    """A plain PyG model with the same outputs as a model of ours.
+
+    Attributes:
+        name: The class or function of `module` that it is known as.
+        weights: Its state dict.
+        code: Python that makes `model`; PyG's layers are `pyg.NAME`, others those of `plain`.
+        arguments: Of the class or function; for people to read.
+        inputs: Arguments of its `forward`; `edge_weight` only where the graph has weights.
+        module: A plug-in's, from which the code needs `name`.
+    """
+
+    name: str
+    weights: dict[str, Tensor]
+    code: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ("x", "edge_index")
+    module: str = "torch_geometric.nn"
+
+
+def call(name: str, *arguments: str, **keywords: Any) -> str:
+    """A call as Python, of arguments as Python and of keywords, with short ones side by side."""
+    values = (f"{key}={pformat(value, sort_dicts=False)}" for key, value in keywords.items())
+    lines = [f"{name}("]
+    for argument in (*arguments, *values):
+        if len(lines) == 1 or len(lines[-1]) + len(argument) > 80:
+            lines.append("   ")
+        lines[-1] += f" {argument},"
+    return "\n".join([*lines, ")"])
+
+
+class HeteroGNN(Layers):
+    """The `Layers` of typed graphs, computed block by block; by `training.layerwise` for all nodes,
+    layer by layer: `start`, then of each layer `on_blocks` by stage, `finish`, `update`, and of the
+    target's rows `jk_update`, and `readout`.
+
+    `make_conv` makes a layer's `HeteroConv`; for the options see `Layers`.
+
+    Attributes:
+        config_defaults: Shared options with another default for this model.
+        uses_graph: Whether the model reads edges.
+        is_hetero: Whether it computes on the blocks of typed graphs. A configuration reads it, as
+            it does `uses_graph`, from the source of a model's own class.
+        jk_channels: Width of the state of `jk_update`; 0: no state.
+    """
+
+    config_defaults: ClassVar[dict[str, Any]] = {}
+    uses_graph: ClassVar[bool] = True
+    is_hetero: ClassVar[bool] = True
+    make_dropout, make_table = Dropout, EmbeddingTable  # of `Layers`
+    convs: Any  # of `HeteroConv`
+
+    def __init__(
+        self,
+        make_conv: Callable[[LayerTypes], nn.Module],
+        schema: GraphSchema,
+        out_channels: int,
+        **options: Any,
+    ) -> None:
+        self.options = options | {"is_typed": self.is_hetero}
+        super().__init__(make_conv, schema, out_channels, **self.options)
+        self.jk_channels = {"none": 0, "cat": out_channels, "max": self.hidden_channels}[self.jk]
+
+    def forward(  # type: ignore[override]  # on blocks
+        self,
+        x: Mapping[NodeType, Rows],
+        n_id: Mapping[NodeType, Tensor],
+        blocks: Sequence[Hop],
+    ) -> Tensor:
+        """The outputs of the seeds, the destinations of the target type in the last block: float
+        `[num_seeds, out_channels]`.
+
+        Args:
+            x: Features of each node type that has some, `[blocks[0].num_src[t], num_features[t]]`.
+            n_id: int64 by node type, ids within the type: which rows of the embedding tables. A
+                type that is missing here has all its nodes in the batch, in order.
+            blocks: One a layer, the innermost first.
+        """
+        if len(blocks) != self.num_layers:
+            raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
+        target, state = self.schema.target, None
+        h: dict[NodeType, Any] = {}
+        for t in self.num_inputs:
+            is_learnt = t in self.tables
+            rows = LearntRows(self.tables[t], n_id.get(t)) if is_learnt else x[t]
+            # Not copied if no step before the first layer changes them, and that takes them so.
+            is_taken = not self.residuals if is_learnt else self.convs[0].needs.rows
+            as_it_is = is_taken and self._is_unchanged(t)
+            h[t] = rows if as_it_is else self.start(t, in_memory(rows))
+        for i, block in enumerate(blocks):
+            h = self.layer(i, h, block)
+            state = self.jk_update(i, state, h[target][: blocks[-1].num_dst[target]])
+        outputs: Tensor = self.readout(state)
+        return outputs
+
+    def layer(self, i: int, h: Mapping[NodeType, Any], block: Hop) -> dict[NodeType, Tensor]:
+        """Layer `i`'s output for the destinations of `block`, from the rows of its sources, `Rows`
+        or `LearntRows`."""
+        conv, node_types, outputs = self.convs[i], self.computed[i], dict[NodeType, Tensor]()
+        is_relu = self.act_and_norm == {"act": "relu", "norm": None} and not self.residuals
+        if is_relu and isinstance(conv, LinearConv) and not (self.is_hetero or self.is_output(i)):
+            # ReLU and dropout alone follow: the convolution's operator computes them, too.
+            out = conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)
+            return dict(zip(node_types, out, strict=True))
+        for t, rows in zip(node_types, conv.on_hop(h, block, node_types), strict=True):
+            h_dst = first_rows(h[t], len(rows)) if self.residuals else None
+            outputs[t] = self.update(i, t, rows, h_dst)
+        return outputs
+
+    @property
+    def needs(self) -> BlockNeeds:
+        """The fields of a mini-batch that the model reads. Of one type, the first layer takes lazy
+        features only if `start` would not change them."""
+        needs: BlockNeeds = self.convs[0].needs
+        return replace(needs, rows=needs.rows and (self.is_hetero or self._is_unchanged(NODE)))
+
+    def _is_unchanged(self, node_type: NodeType) -> bool:
+        """Whether `start` leaves the rows of a type as they are."""
+        is_dropped = self.training and self.input_dropout.p > 0
+        return not (is_dropped or node_type in self.projections)
+
+    def pyg_model(self) -> PyGModel:
+        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`. Gradients
+        flow from the weights. UserError: PyG has no such model.
+
+        A plug-in does not inherit it, since its additions would be missing: it defines its own,
+        which may call this one, or of one type `GNN.basic_gnn`.
+        """
+        state = self.state_dict(keep_vars=True)
+        weights = {name: w for name, w in state.items() if not name.startswith("convs.")}
+        convs = []
+        for i, conv in enumerate(self.convs):
+            arguments, of_conv = conv.pyg_layer()
+            weights |= {f"convs.{i}.{name}": weight for name, weight in of_conv.items()}
+            convs.append(call("TypedConv", **arguments))
+        name = "HeteroConv" if "aggr" in arguments else arguments["conv"]
+        code, inputs = self._layers_of(f"[{', '.join(convs)}]"), ("x_dict", "edge_index_dict")
+        return PyGModel(name, weights, code, inputs=inputs)
+
+    def _layers_of(self, convs: str) -> str:
+        """Python that makes a model of `Layers` of such convolutions."""
+        schema = f"types.SimpleNamespace(**{pformat(vars(self.schema), sort_dicts=False)})"
+        arguments = f"lambda _, convs=iter({convs}): next(convs)", schema, f"{self.out_channels}"
+        return f"model = {call('Layers', *arguments, **self.options)}"
+
+
+class GNN(HeteroGNN):
+    """A `HeteroGNN` of one type of nodes and edges.
+
+    The convolutions are subclasses of PyG's, and the parameters have the names of PyG's `BasicGNN`
+    (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`).
+
+    `make_conv` makes a `BlockConv` or `LinearConv` of width in, width out, and whether it gives the
+    model's outputs (logits).
+    """
+
+    is_hetero = False
+
+    def __init__(
+        self,
+        make_conv: Callable[[int, int, bool], nn.Module],
+        in_channels: int,
+        out_channels: int,
+        **scaffold: Any,
+    ) -> None:
+        def make(types: LayerTypes) -> nn.Module:
+            return make_conv(types.in_channels[NODE], types.out_channels, types.is_output)
+
+        schema = GraphSchema({NODE: 0}, {NODE: in_channels}, (EDGE,), NODE)
+        schema = schema if self.uses_graph else replace(schema, edge_types=())
+        super().__init__(make, schema, out_channels, project_inputs=False, **scaffold)
+        self.in_channels = in_channels
+
+    def on(self, schema: GraphSchema) -> HeteroGNN:
+        """The same model, of the same parameters, with the names of the graph's types."""
+        model = copy(self)
+        model.schema = schema if self.uses_graph else replace(schema, edge_types=())
+        model.computed = [(schema.target,)] * self.num_layers
+        model.num_inputs = {schema.target: self.in_channels}
+        return model
+
+    def forward(self, x: Rows, blocks: Sequence[Block]) -> Tensor:  # type: ignore[override]
+        """The outputs of the last block's destinations, float `[num_dst, out_channels]`, from
+        `x`, float `[blocks[0].num_src, in_channels]`, or lazy features; a block a layer, the
+        innermost first: the destinations of each are the sources of the next (`dst_offset` 0)."""
+        hops = [Hop({EDGE: b}, {NODE: b.num_dst}, {NODE: b.num_src}) for b in blocks]
+        return super().forward({NODE: x}, {}, hops)
+
+    def basic_gnn(
+        self,
+        name: str,
+        *,
+        changes: Sequence[str] = (),
+        inputs: tuple[str, ...] = ("x", "edge_index"),
+        **arguments: Any,
+    ) -> PyGModel:
+        """PyG's `BasicGNN` of this name, with the options of this class and further arguments;
+        `changes`: Python that changes `model`, made of `pyg`'s classes. See `PyGModel`."""
+        shared: dict[str, Any] = {
+            "in_channels": self.in_channels,
+            "hidden_channels": self.hidden_channels,
+            "num_layers": self.num_layers,
+            "out_channels": self.out_channels,
+            "dropout": self.dropout.p,
+            **self.act_and_norm,
+            **({} if self.jk == "none" else {"jk": self.jk}),
+        }
+        arguments = shared | arguments
+        lines = [f"model = {call(f'pyg.{name}', **arguments)}", *changes]
+        if self.residuals:
+            lines.append(self._layers_of("model.convs"))
+        weights = self.state_dict(keep_vars=True)
+        return PyGModel(name, weights, "\n".join(lines), arguments, inputs)

@@ -12,8 +12,7 @@ from gnntrain.compute.features import LazyFeatures
 
 
 class RowGradient(NamedTuple):
-    """The gradient of some rows of a table, float `[n, channels]`, and their numbers, int64 `[n]`,
-    each once (None: all rows in order)."""
+    """The gradient, float `[n, channels]`, of a table's rows `nodes`, each once (None: all)."""
 
     nodes: Tensor | None
     gradient: Tensor
@@ -22,11 +21,10 @@ class RowGradient(NamedTuple):
 class EmbeddingTable(nn.Module):
     """A learnt row for each node, of which a step updates only those of its batch.
 
-    `weight`, float `[num_nodes, channels]`, stands in the state dict, but requires no gradient:
-    neither DDP nor a dense optimiser updates it. `forward` makes the batch's rows a leaf of
-    autograd; after the backward pass `take_gradient` returns their gradient for a row-wise
-    optimiser, which changes `weight` in place. The initial rows are Xavier-uniform, as in OGB's and
-    DGL's examples; of several `parts` side by side each is drawn as a table.
+    `weight`, float `[num_nodes, channels]`, requires no gradient: neither DDP nor a dense optimiser
+    updates it. `forward` makes the batch's rows a leaf of autograd, whose gradient `take_gradient`
+    returns for a row-wise optimiser. The initial rows are Xavier-uniform, as in OGB's and DGL's
+    examples; of several `parts` side by side each is drawn as a table.
     """
 
     def __init__(self, num_nodes: int, channels: int, parts: int = 1) -> None:
@@ -48,8 +46,7 @@ class EmbeddingTable(nn.Module):
 
     def in_place(self, nodes: Tensor | None) -> tuple[LazyFeatures, Tensor]:
         """As `forward` without a copy, for a function that computes the rows' gradient: the rows,
-        and in their place for autograd a tensor `[n, channels]` without memory, which the gradient
-        is to reach."""
+        and a tensor `[n, channels]` without memory, which the gradient is to reach."""
         features = LazyFeatures(self.weight.detach())
         features = features if nodes is None else features.select(nodes)
         leaf = self.weight.new_empty(()).expand(len(features), features.num_features)
@@ -66,8 +63,7 @@ class EmbeddingTable(nn.Module):
 
 
 class LearntRows(NamedTuple):
-    """The rows of a batch's nodes in a table, before it is known how they are read: a table and the
-    argument of its `forward`."""
+    """The rows of a batch, before it is known how they are read: the argument of `forward`."""
 
     table: EmbeddingTable
     nodes: Tensor | None

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.models.attention import attend
-from gnntrain.models.base import GNN, PyGModel
-from gnntrain.models.conv import BlockConv, Rows, SourceKey
+from gnntrain.models.conv import GNN, BlockConv, PyGModel, Rows, SourceKey
 from gnntrain.sampling.block import Block
 
 
@@ -31,14 +30,11 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
         return F.linear(x, torch.cat([lin.weight, self._score_weight(lin, self.att_src)]))
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
-        assert isinstance(z, Tensor)  # of `transform`
-        out, _ = self.attend(block, z, x_dst, adds_loops=True)
+        out, _ = self.attend(block, z, x_dst, loops=True)
         bias: Tensor = self.bias
         return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 
-    def attend(
-        self, block: Block, z: Tensor, x_dst: Tensor, *, adds_loops: bool
-    ) -> tuple[Tensor, Tensor]:
+    def attend(self, block: Block, z: Any, x_dst: Tensor, loops: bool) -> tuple[Tensor, Tensor]:
         """See `attention.attend`; `z` is from `transform`, `x_dst` the layer's input for the
         destinations."""
         lin = self.lin if self.lin_dst is None else self.lin_dst
@@ -46,7 +42,7 @@ class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's class
             block,
             z,
             target=F.linear(x_dst, self._score_weight(lin, self.att_dst)),
-            adds_loops=adds_loops,
+            adds_loops=loops,
             slope=self.negative_slope,
             dropout=self.dropout if self.training else 0.0,
         )
@@ -75,7 +71,6 @@ class GAT(GNN):
 
     config_defaults: ClassVar[dict[str, Any]] = {"activation": "elu"}
     conv_class: ClassVar[type[Any]] = BlockGATConv
-    pyg_conv: ClassVar[str] = "GATConv"
 
     def __init__(
         self,
@@ -97,19 +92,17 @@ class GAT(GNN):
         super().__init__(make_conv, in_channels, out_channels, **scaffold)
 
     def pyg_model(self) -> PyGModel:
-        conv: Any = self.convs[0]
-        last: Any = self.convs[-1]
-        slope, v2 = conv.negative_slope, {"v2": True} if self.pyg_conv == "GATv2Conv" else {}
-        changes = []
+        conv, last, changes = self.convs[0], self.convs[-1], []
+        options = {"heads": conv.heads, "negative_slope": conv.negative_slope}
         if last.heads != conv.heads:  # PyG's GAT has as many heads in its last layer as elsewhere
-            changes.append(
-                f"model.convs[-1] = pyg.{self.pyg_conv}({last.in_channels}, {last.out_channels}, "
-                f"heads={last.heads}, concat=False, negative_slope={slope})"
-            )
+            kind = self.conv_class.__name__.removeprefix("Block")
+            widths = f"{last.in_channels}, {last.out_channels}"
+            more = f"heads={last.heads}, concat=False, negative_slope={conv.negative_slope}"
+            changes.append(f"model.convs[-1] = pyg.{kind}({widths}, {more})")
         if changes or conv.dropout != self.dropout.p:
             changes += ["for conv in model.convs:", f"    conv.dropout = {conv.dropout}"]
-        more = {**v2, "heads": conv.heads, "negative_slope": slope}
-        return self.basic_gnn("GAT", changes=changes, **more)
+        options |= {"v2": True} if isinstance(conv, pyg.GATv2Conv) else {}
+        return self.basic_gnn("GAT", changes=changes, **options)
 
 
 def head_options(width: int, is_output: bool, heads: int, output_heads: int) -> dict[str, Any]:

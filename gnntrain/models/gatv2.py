@@ -43,4 +43,4 @@ class GATv2(GAT):
     in `GAT`.
     """
 
-    conv_class, pyg_conv = BlockGATv2Conv, "GATv2Conv"
+    conv_class = BlockGATv2Conv

@@ -11,8 +11,7 @@ from torch import Tensor
 from gnntrain.compute.ops import Sum
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models.aggregate import sampling_scale
-from gnntrain.models.base import GNN, PyGModel
-from gnntrain.models.conv import LinearConv, Root
+from gnntrain.models.conv import GNN, LinearConv, PyGModel
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
@@ -27,7 +26,7 @@ class BlockGCNConv(LinearConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's clas
         weight: Tensor = self.lin.weight
         return weight
 
-    def root(self, node_type: NodeType) -> Root:  # noqa: ARG002
+    def root(self, node_type: NodeType) -> tuple[Any, Tensor]:  # noqa: ARG002
         return None, self.bias
 
     def total(self, block: Block, dtype: torch.dtype) -> Sum:  # noqa: ARG002

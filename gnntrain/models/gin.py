@@ -10,8 +10,7 @@ from torch import Tensor
 from gnntrain.compute.ops import Sum
 from gnntrain.config.types import OneOrMore
 from gnntrain.models.aggregate import aggregate, sampling_scale
-from gnntrain.models.base import GNN, PyGModel
-from gnntrain.models.conv import BlockConv, Rows
+from gnntrain.models.conv import GNN, BlockConv, PyGModel, Rows
 from gnntrain.sampling.block import Block, BlockNeeds
 
 

@@ -11,8 +11,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.models.aggregate import Reduce
-from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import LinearConv, Root
+from gnntrain.models.conv import HeteroGNN, LinearConv
 from gnntrain.models.plain import LayerTypes
 
 
@@ -36,7 +35,7 @@ class BlockHeteroSAGEConv(LinearConv, nn.Module):
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         return self._shared(edge_type[2], self.convs[edge_type].lin_l.weight)
 
-    def root(self, node_type: NodeType) -> Root:
+    def root(self, node_type: NodeType) -> tuple[Any, Tensor]:
         if node_type in self.lins:
             linear: Any = self.lins[node_type]
             return linear.weight, linear.bias

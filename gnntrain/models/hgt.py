@@ -15,13 +15,13 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
+from gnntrain.models import conv
 from gnntrain.models.attention import attend, pair_score, relation_shares
-from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import Blocks, HeteroConv, PyGLayer, SourceKey, Sources, pyg_layer
+from gnntrain.models.conv import Blocks, SourceKey, Sources
 from gnntrain.models.plain import LayerTypes
 
 
-class BlockHGTConv(HeteroConv, nn.Module):
+class BlockHGTConv(conv.HeteroConv, nn.Module):
     """PyG's `HGTConv` on blocks; in the output layer a linear map `lin` to the outputs follows.
 
     By head, for an edge of relation r from u to v, with keys k_u, values v_u and queries q_v:
@@ -81,14 +81,12 @@ class BlockHGTConv(HeteroConv, nn.Module):
         queries = torch.einsum("nhe,rhde->rnhd", query, k_rel).flatten(2)
         rows, sums = [], []
         for own, (edge_type, block) in zip(queries, blocks.items(), strict=True):
-            source = sources[edge_type]
-            assert isinstance(source, Tensor)  # of `transform`
-            keys, values = source.chunk(2, dim=1)
+            keys, values = sources[edge_type].chunk(2, dim=1)  # type: ignore[union-attr]  # rows of `transform`
             score = pair_score(block, keys, own, self.heads)
             part, log_sum = attend(block, values, score=score)
             rows.append(by_head(part, self.heads))
             sums.append(log_sum)
-        weighted = torch.stack(rows) * relation_shares(sums).unsqueeze(-1)
+        weighted = torch.stack(rows) * relation_shares(sums)
         return torch.einsum("rnhd,rhde->nhe", weighted, v_rel).flatten(1)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
@@ -100,17 +98,15 @@ class BlockHGTConv(HeteroConv, nn.Module):
         if node_type in self.skip:
             share = self.skip[node_type].sigmoid()
             out = share * out + (1 - share) * h_dst
-        out = self.lin(out)
-        return out
+        return self.lin(out)  # type: ignore[no-any-return]
 
-    def pyg_layer(self) -> PyGLayer:
+    def pyg_layer(self) -> conv.PyGLayer:
         types, hidden, own = self.types, self.hidden_channels, {}
-        for t in types.in_channels:
-            if "." in t:
-                raise UserError(
-                    f"PyG's HGTConv takes no node type with a dot, such as {t}.",
-                    "Rename the type before training; `gnntrain predict` uses the model as it is.",
-                )
+        if "." in "".join(types.in_channels):
+            raise UserError(
+                f"PyG's HGTConv takes no node type with a dot: {', '.join(types.in_channels)}.",
+                "Rename the type before training; `gnntrain predict` uses the model as it is.",
+            )
         for t, lin in self.own_lin.items():
             own[t] = lin.weight, lin.bias
             if t in self.skip:
@@ -134,18 +130,18 @@ class BlockHGTConv(HeteroConv, nn.Module):
                 weights[f"kqv_lin.lins.{t}.{name}"][hidden : 2 * hidden] = getattr(lin, name)
                 weights[f"out_lin.lins.{t}.{name}"] = getattr(self.out_lin[t], name)
         weights |= self.skip.state_dict(prefix="skip.", keep_vars=True)
-        for edge_type, prior in self.p_rel.items():
-            key = ParameterDict.to_internal_key("__".join(edge_type))
-            weights[f"p_rel.{key}"] = prior.unsqueeze(0)
+        for edge in types.edge_types:
+            key = ParameterDict.to_internal_key("__".join(edge))
+            weights[f"p_rel.{key}"] = self.p_rel[edge].unsqueeze(0)
         for name, matrices in (("k_rel", self.k_rel), ("v_rel", self.v_rel)):
-            stacked = torch.stack([matrices[edge_type] for edge_type in types.edge_types], dim=1)
+            stacked = torch.stack([matrices[edge] for edge in types.edge_types], dim=1)
             weights[f"{name}.weight"] = stacked.flatten(0, 1)
         lin = {"lin": (hidden, types.out_channels)} if types.is_output else {}
-        arguments, named = pyg_layer("HGTConv", options, weights, own, **lin)
+        arguments, named = conv.pyg_layer("HGTConv", options, weights, own, **lin)
         return arguments, {**named, **self.lin.state_dict(prefix="lin.", keep_vars=True)}
 
 
-class HGT(HeteroGNN):
+class HGT(conv.HeteroGNN):
     """h_v ← σ(s) · A gelu(Σ α_uv V_r v_u) + (1 − σ(s)) · h_v over the in-neighbours u.
 
     α is, by head, the softmax of p_r · (k_u K_r) · q_v / √D over the in-neighbours of all relations

@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.data.graph import NODE, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.base import GNN, PyGModel
-from gnntrain.models.conv import BlockConv, Rows, first_rows
-from gnntrain.sampling.block import Block
+from gnntrain.models.conv import GNN, BlockConv, HeteroGNN, PyGModel, Rows, first_rows
+from gnntrain.sampling.block import Block, Hop
 
 
 class BlockLinear(BlockConv, nn.Linear):
     """W x_v + b: it reads no edge."""
-
-    def stages(self, edge_types: Sequence[EdgeType]) -> Sequence[Sequence[EdgeType]]:  # noqa: ARG002
-        return []
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         return nn.Linear.forward(self, h_dst)
@@ -37,9 +32,9 @@ class MLP(GNN):
     def forward(self, x: Rows, blocks: Sequence[Block] = ()) -> Tensor:  # type: ignore[override]
         """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""
         num_seeds = blocks[-1].num_dst if blocks else len(x)
-        indptr = torch.zeros(num_seeds + 1, dtype=torch.int64)
-        no_edges = Block(indptr, torch.zeros(0, dtype=torch.int64), num_src=num_seeds)
-        return super().forward(first_rows(x, num_seeds), [no_edges] * self.num_layers)
+        hop = Hop({}, {NODE: num_seeds}, {NODE: num_seeds})
+        rows = {NODE: first_rows(x, num_seeds)}
+        return HeteroGNN.forward(self, rows, {}, [hop] * self.num_layers)
 
     def pyg_model(self) -> PyGModel:
         if self.residuals or self.jk != "none":

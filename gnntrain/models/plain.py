@@ -109,7 +109,6 @@ class Layers(torch.nn.Module):
         widths = {t: hidden_channels if t in self.projections else self.num_inputs[t] for t in read}
         # Width of the target's rows that enter the last layer: the last convolution, or `lin`.
         self.embedding_channels = widths[schema.target] if num_layers == 1 else hidden_channels
-        self.edge_types: list[Any] = []
         self.convs, self.norms, self.residuals = (torch.nn.ModuleList() for _ in range(3))
         for i, node_types in enumerate(computed):
             is_output, one_hot_types = self.is_output(i), self.one_hot if i == 0 else ()
@@ -117,13 +116,11 @@ class Layers(torch.nn.Module):
             edges = tuple(edge for edge in schema.edge_types if edge[2] in node_types)
             layer = LayerTypes(widths, after, node_types, edges, is_output, one_hot_types)
             self.convs.append(make_conv(layer))
-            self.edge_types.append(edges)
             kind, options = (self.act_and_norm.get(key) for key in ("norm", "norm_kwargs"))
-            norms: dict[str, Any] = {}
-            linears: dict[str, Any] = {}
+            norms, linears = dict[str, Any](), dict[str, Any]()
             for t in node_types:
-                norms[t] = normalization_resolver(kind, after, **(options or {}))
-                norms[t] = norms[t] or torch.nn.Identity()
+                norm_layer = normalization_resolver(kind, after, **(options or {}))
+                norms[t] = norm_layer or torch.nn.Identity()
                 if residual and t not in one_hot_types:
                     is_same, same = widths[t] == after, torch.nn.Identity()
                     linears[t] = same if is_same else torch.nn.Linear(widths[t], after)
@@ -139,14 +136,15 @@ class Layers(torch.nn.Module):
     def forward(self, x: Any, edge_index: Any, more: Any = None) -> Any:
         target, h, state = self.schema.target, {}, None
         for t in self.num_inputs:
-            rows = x[t] if self.is_typed and t not in self.tables else x
             if t in self.tables:
-                nodes = slice(None) if more is None else more[t]
-                rows = self.tables[t].weight[nodes]
+                rows = self.tables[t].weight[slice(None) if more is None else more[t]]
+            else:
+                rows = x[t] if self.is_typed else x
             h[t] = self.start(t, rows)
         for i, conv in enumerate(self.convs):
             if self.is_typed:
-                out = conv(h, {edge: edge_index[edge] for edge in self.edge_types[i]})
+                edges = [edge for edge in self.schema.edge_types if edge[2] in self.computed[i]]
+                out = conv(h, {edge: edge_index[edge] for edge in edges})
             else:
                 out = {target: conv(h[target], edge_index, more)}
             h = {t: self.update(i, t, rows, h[t]) for t, rows in out.items()}

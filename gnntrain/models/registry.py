@@ -13,9 +13,9 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.config.models import model_names, model_section
-from gnntrain.data.graph import NODE, GraphSchema, NodeType
+from gnntrain.data.graph import GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.base import HeteroGNN
+from gnntrain.models.conv import HeteroGNN
 from gnntrain.models.embedding import EmbeddingTable
 from gnntrain.plugins import MODELS, find_plugin, load_plugin, takes_schema
 from gnntrain.sampling.block import BlockNeeds
@@ -28,9 +28,9 @@ class PlainModel(nn.Module):
         module: The model: `module(x, edge_index)`; of typed graphs `module(x_dict,
             edge_index_dict)`, which returns the outputs of the target type, or those of each type.
         name: Its name in messages.
-        out_channels, embedding_channels: Widths of its outputs, and of the embedding tables, of
-            types without features.
+        out_channels: Width of its outputs.
         schema: The types of the graph; None: a model of one type.
+        embedding_channels: Width of the learnt rows of types without features.
     """
 
     needs = BlockNeeds(edge_index=True)
@@ -68,66 +68,57 @@ class PlainModel(nn.Module):
             x = {t: x[t] if t in x else self.tables[t]((n_id or {}).get(t)) for t in types}
             num_rows, out = len(x[target]), self.module(x, dict(edge_index))
             out = out.get(target) if isinstance(out, Mapping) else out
-        expected = num_rows, self.out_channels
-        if isinstance(out, Tensor) and out.shape == expected:
-            return out
+        expected = [num_rows, self.out_channels]
         found = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
-        raise UserError(
-            f"model {self.name} gave outputs {found} for {num_rows:,} nodes; they must be "
-            f"{list(expected)}: a tensor, a row a node, {self.out_channels} columns.",
-            "Its last layer must be as wide as the argument out_channels.",
-        )
+        if found != expected:
+            raise UserError(
+                f"model {self.name} gave outputs {found} for {num_rows:,} nodes; they must be "
+                f"{expected}: a tensor, a row a node, {self.out_channels} columns.",
+                "Its last layer must be as wide as the argument out_channels.",
+            )
+        return out  # type: ignore[no-any-return]
 
 
 AnyModel = HeteroGNN | PlainModel
 """What `build_model` may return."""
 
 
-def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> AnyModel:
+def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel:
     """Build the model of a configuration, with weights from torch's generator.
 
     A plug-in is a callable `(in_channels, out_channels, **options)`, or for typed graphs `(schema,
     out_channels, **options)`. A `GNN` or `HeteroGNN` is used as it is, any other module is run as a
-    plain PyG model; weights that it initialises lazily get their shapes here.
-
-    Args:
-        config: For a built-in model `name` and the keywords of its class; for a plug-in the keys
-            of `PluginConfig`.
-        inputs: Width of the input rows, or the types of the graph: a model of typed graphs needs
-            them, another one takes the width of the target type.
-        out_channels: Width of the outputs.
+    plain PyG model; weights that it initialises lazily get their shapes here. `config` has a
+    built-in model's `name` and the keywords of its class, or the keys of `PluginConfig`.
 
     Raises:
         UserError: There is no such model, or it does not take the options or the graph.
     """
-    name = config.name
+    name, inputs = config.name, schema.num_features[schema.target]
     if name in model_names():
         options = {key: value for key, value in vars(config).items() if key != "name"}
         found = getattr(import_module(f"gnntrain.models.{name}"), model_section(name).class_name)
-        if isinstance(inputs, GraphSchema) and not found.is_hetero:
-            inputs = inputs.num_features[inputs.target]
-        built_in: HeteroGNN = found(inputs, out_channels, **options)
+        built_in: HeteroGNN = found(schema if found.is_hetero else inputs, out_channels, **options)
         return built_in
     options, point = dict(getattr(config, "options", {})), find_plugin(MODELS, name)
-    make = load_plugin(MODELS, name)
-    told = f"model {name!r} ({point.value})"
-    if isinstance(inputs, GraphSchema) and not takes_schema(make):
-        if len(inputs.node_types) > 1 or len(inputs.edge_types) > 1:
-            raise UserError(
-                f"{told} computes on one type of nodes and edges: the graph has "
-                f"{len(inputs.node_types)} node types and {len(inputs.edge_types)} edge types.",
-                "Name the first argument of the entry point `schema`: it then gets the graph's "
-                "types, and its model the arguments x_dict and edge_index_dict.",
-            )
-        inputs = inputs.num_features[inputs.target]
+    make, told = load_plugin(MODELS, name), f"model {name!r} ({point.value})"
+    is_typed = takes_schema(make)
+    if not is_typed and (len(schema.node_types) > 1 or len(schema.edge_types) > 1):
+        raise UserError(
+            f"{told} computes on one type of nodes and edges: the graph has "
+            f"{len(schema.node_types)} node types and {len(schema.edge_types)} edge types.",
+            "Name the first argument of the entry point `schema`: it then gets the graph's "
+            "types, and its model the arguments x_dict and edge_index_dict.",
+        )
+    arguments = schema if is_typed else inputs, out_channels
     try:
-        inspect.signature(make).bind(inputs, out_channels, **options)
+        inspect.signature(make).bind(*arguments, **options)
     except TypeError as error:
         raise UserError(
             f"{told} does not take model.options={options}: {error}",
             f"its signature is {point.attr}{inspect.signature(make)}",
         ) from error
-    model = make(inputs, out_channels, **options)
+    model = make(*arguments, **options)
     if isinstance(model, HeteroGNN):
         asked = getattr(config, "num_layers", model.num_layers)
         if model.uses_graph and asked != model.num_layers:
@@ -142,15 +133,15 @@ def build_model(config: Any, inputs: int | GraphSchema, out_channels: int) -> An
             "the entry point must return a gnntrain GNN or HeteroGNN, or a torch.nn.Module",
         )
     embedding_channels = getattr(config, "embedding_channels", 128)
-    schema = inputs if isinstance(inputs, GraphSchema) else None
     if any(map(is_lazy, model.parameters())):  # they get their shapes from a row and an edge
         was_training, edges = model.training, torch.zeros(2, 1, dtype=torch.int64)
-        widths: Mapping[str, Any] = {NODE: inputs} if schema is None else schema.num_features
-        x = {t: torch.zeros(1, width or embedding_channels) for t, width in widths.items()}
+        widths = schema.num_features.items()
+        x = {t: torch.zeros(1, width or embedding_channels) for t, width in widths}
         with torch.no_grad():
-            if schema is None:
-                model.eval()(x[NODE], edges)
-            else:
+            if is_typed:
                 model.eval()(x, dict.fromkeys(schema.edge_types, edges))
+            else:
+                model.eval()(x[schema.target], edges)
         model.train(was_training)
-    return PlainModel(model, name, out_channels, schema, embedding_channels)
+    types = schema if is_typed else None
+    return PlainModel(model, name, out_channels, types, embedding_channels)

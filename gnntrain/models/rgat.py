@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -13,15 +12,14 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
+from gnntrain.models import conv
 from gnntrain.models.attention import relation_shares
-from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import HeteroConv, PyGLayer, Rows, SourceKey, glorot_linear, pyg_layer
+from gnntrain.models.conv import Blocks, SourceKey, Sources
 from gnntrain.models.gat import BlockGATConv, head_options
 from gnntrain.models.plain import LayerTypes
-from gnntrain.sampling.block import Block
 
 
-class BlockRGATConv(HeteroConv, nn.Module):
+class BlockRGATConv(conv.HeteroConv, nn.Module):
     """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
 
     W_0 and b are by node type: `roots`, linear layers. `relations` has the parameters of a
@@ -34,40 +32,36 @@ class BlockRGATConv(HeteroConv, nn.Module):
     def __init__(self, types: LayerTypes, is_joint: bool, **options: Any) -> None:
         super().__init__()
         self.types, self.is_joint, self.concat = types, is_joint, options["concat"]
-        before, self.options = types.in_channels, dict[EdgeType, dict[str, Any]]()
+        before, self.relations = types.in_channels, ModuleDict()
+        self.heads, self.options = options["heads"], dict[EdgeType, dict[str, Any]]()
         for edge in types.edge_types:
             source, target = before[edge[0]], before[edge[2]]
             width = source if source == target else (source, target)
             fixed = {"add_self_loops": False, "bias": False}
             self.options[edge] = {"in_channels": width, **options, **fixed}
-        self.relations = ModuleDict({e: BlockGATConv(**of) for e, of in self.options.items()})
-        roots = {t: glorot_linear(before[t], types.out_channels) for t in types.node_types}
+            self.relations[edge] = BlockGATConv(**self.options[edge])
+        roots = {t: conv.glorot_linear(before[t], types.out_channels) for t in types.node_types}
         self.roots = ModuleDict(roots)
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         out: Tensor = self.relations[key].transform(x, key)
         return out
 
-    def on_blocks(
-        self, blocks: Mapping[EdgeType, Block], sources: Mapping[EdgeType, Rows], h_dst: Tensor
-    ) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         parts, sums = [], []
-        for edge_type, block in blocks.items():
-            conv = self.relations[edge_type]
-            part, log_sum = conv.attend(block, sources[edge_type], h_dst, adds_loops=False)
-            parts.append(by_head(part, conv.heads))
+        for edge, block in blocks.items():
+            part, log_sum = self.relations[edge].attend(block, sources[edge], h_dst, loops=False)
+            parts.append(by_head(part, self.heads))
             sums.append(log_sum)
         rows = torch.stack(parts)
-        if self.is_joint:
-            rows = rows * relation_shares(sums).unsqueeze(-1)
-        total = rows.sum(0)
+        total = (rows * relation_shares(sums) if self.is_joint else rows).sum(0)
         return total.flatten(1) if self.concat else total.mean(1)
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
         own: Tensor = self.roots[node_type](h_dst)
         return own if total is None else total + own
 
-    def pyg_layer(self) -> PyGLayer:
+    def pyg_layer(self) -> conv.PyGLayer:
         if self.is_joint:
             raise UserError(
                 "PyG has no attention across the relations of R-GAT (model.across_relations=true).",
@@ -75,10 +69,10 @@ class BlockRGATConv(HeteroConv, nn.Module):
             )
         weights = self.relations.state_dict(prefix="convs.", keep_vars=True)
         own = {t: (root.weight, root.bias) for t, root in self.roots.items()}
-        return pyg_layer("GATConv", self.options, weights, own, aggr="sum")
+        return conv.pyg_layer("GATConv", self.options, weights, own, aggr="sum")
 
 
-class RGAT(HeteroGNN):
+class RGAT(conv.HeteroGNN):
     """h_v ← Σ_r Σ α_uv W_r h_u over the in-neighbours u of each relation r, + W_0 h_v + b.
 
     α is the softmax of leaky_relu(a_src · W_r h_u + a_dst · W_r h_v) over the in-neighbours of a

@@ -15,8 +15,7 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
 from gnntrain.errors import UserError
-from gnntrain.models.base import HeteroGNN
-from gnntrain.models.conv import LinearConv, Root, SourceKey, glorot_linear
+from gnntrain.models.conv import HeteroGNN, LinearConv, SourceKey, glorot_linear
 from gnntrain.models.plain import LayerTypes
 
 
@@ -98,7 +97,7 @@ class BlockRGCNConv(LinearConv, nn.Module):
         blocks: Tensor = self.blocks[key]
         return torch.einsum("nbi,boi->nbo", by_head(x, len(blocks)), blocks).flatten(1)
 
-    def root(self, node_type: NodeType) -> Root:
+    def root(self, node_type: NodeType) -> tuple[Any, Tensor]:
         if node_type in self.biases:
             return self.one, self.biases[node_type]
         linear: Any = self.roots[node_type]

@@ -9,8 +9,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.data.graph import EdgeType, NodeType
-from gnntrain.models.base import GNN, PyGModel
-from gnntrain.models.conv import LinearConv, Root
+from gnntrain.models.conv import GNN, LinearConv, PyGModel
 
 
 class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types
@@ -24,7 +23,7 @@ class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's cl
         weight: Tensor = self.lin_l.weight
         return weight
 
-    def root(self, node_type: NodeType) -> Root:  # noqa: ARG002
+    def root(self, node_type: NodeType) -> tuple[Any, Tensor]:  # noqa: ARG002
         return (self.lin_r.weight if self.root_weight else None), self.lin_l.bias
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:

@@ -78,43 +78,10 @@ class Plan:
             in_all = min(in_all, trainer.max_steps)
         num_epochs = -(-in_all // num_steps)
         num_evaluations = -(-num_epochs // trainer.eval_every)  # the last epoch has one
-        # Means over a rank's first mini-batches; edges hop by hop, that of the seeds first. A
-        # ring's all-reduce of the dense gradients; all ranks gather those of the tables' rows.
         sizes, others = first.batches, world_size - 1
-        reduced = 2 * others / world_size * 4 * first.num_dense
-        batch = {
-            "num_drawn": len(sizes),
-            "num_seeds": fmean(size.num_seeds for size in sizes),
-            "num_nodes": fmean(size.num_nodes for size in sizes),
-            "bytes_read": fmean(size.bytes_read for size in sizes),
-            "num_edges": [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))],
-            "bytes_reduced": reduced + others * fmean(one.row_gradient_bytes for one in sizes),
-        }
-        # In seconds: of a step (the range holds the middle 80 %), of an epoch's steps, of an
-        # evaluation and of the run, without its start.
         steps = [seconds for rank in ranks for seconds in rank.steps]
         step, cuts = fmean(steps), quantiles(steps, n=10, method="inclusive")
-        times = {
-            "num_timed": len(steps) // len(ranks),
-            "step": step,
-            "step_range": [cuts[0], cuts[-1]],
-            "training": step * min(num_steps, in_all),
-            "evaluation": first.evaluation,
-            "run": step * in_all + first.evaluation * num_evaluations,
-        }
-        # Bytes of all ranks together: training and evaluation until the end of each, what the
-        # system cannot drop, and the peaks that summary.json will tell.
         evaluation = sum(rank.peak_bytes for rank in ranks)
-        memory = {
-            "training": sum(rank.training_bytes for rank in ranks),
-            "evaluation": evaluation,
-            "shared": first.shared_bytes,
-            "on_disk": first.disk_bytes,
-            "store": graph.num_bytes,
-            "needed": evaluation + first.shared_bytes,
-            "peak_rss": evaluation + sum(rank.mapped_bytes for rank in ranks),
-            "peak_gpu": max(rank.gpu_bytes for rank in ranks),
-        }
         return {
             "dataset": graph.dataset,
             "model": self.config.model.name,
@@ -133,9 +100,37 @@ class Plan:
             "num_steps": num_steps,
             "num_steps_in_all": in_all,
             "num_evaluations": num_evaluations,
-            "batch": batch,
-            "times": times,
-            "memory": memory,
+            # Means over a rank's first mini-batches; edges hop by hop, that of the seeds first.
+            "batch": {
+                "num_drawn": len(sizes),
+                "num_seeds": fmean(size.num_seeds for size in sizes),
+                "num_nodes": fmean(size.num_nodes for size in sizes),
+                "bytes_read": fmean(size.bytes_read for size in sizes),
+                "num_edges": [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))],
+                # A ring's all-reduce of dense gradients; all ranks gather those of tables' rows.
+                "bytes_reduced": 2 * others / world_size * 4 * first.num_dense
+                + others * fmean(size.row_gradient_bytes for size in sizes),
+            },
+            # Seconds, of a run without its start; the range holds the middle 80 % of the steps.
+            "times": {
+                "num_timed": len(steps) // len(ranks),
+                "step": step,
+                "step_range": [cuts[0], cuts[-1]],
+                "training": step * min(num_steps, in_all),  # of an epoch
+                "evaluation": first.evaluation,
+                "run": step * in_all + first.evaluation * num_evaluations,
+            },
+            # Bytes of all ranks together, until training and until evaluation ends.
+            "memory": {
+                "training": sum(rank.training_bytes for rank in ranks),
+                "evaluation": evaluation,
+                "shared": first.shared_bytes,
+                "on_disk": first.disk_bytes,
+                "store": graph.num_bytes,
+                "needed": evaluation + first.shared_bytes,  # what the system cannot drop
+                "peak_rss": evaluation + sum(rank.mapped_bytes for rank in ranks),
+                "peak_gpu": max(rank.gpu_bytes for rank in ranks),
+            },
             "checkpoint_bytes": _CHECKPOINTS * first.checkpoint_bytes,
         }
 

@@ -63,6 +63,8 @@ _BINS, _BINS_PER_DECADE, _DECADES = 40, 12, 50
 _LARGEST = 1e300
 
 Numbers = Iterable[Any]
+Texts = Iterable[str]
+Format = Callable[[float], str]
 
 
 @dataclass
@@ -70,22 +72,15 @@ class Panel:
     """Axes, and the text that each point shows under the mouse.
 
     A series has a label; the mouse over one of its points dims the others.
-
-    Attributes:
-        axes: To draw on.
-        colors: Colours of the series by label, for a legend.
-        points: x, y, text and label of the series of each point, in data coordinates.
-        by_x: Whether the texts of all points at one x are shown together.
     """
 
     axes: Axes
-    colors: dict[str, str] = field(default_factory=dict)
+    colors: dict[str, str] = field(default_factory=dict)  # of the series by label, for a legend
+    # x and y, in data coordinates, text and label of the series
     points: list[tuple[float, float, str, str]] = field(default_factory=list)
-    by_x: bool = False
+    by_x: bool = False  # the texts of all points at one x are shown together
 
-    def add(
-        self, artist: Any, x: Numbers, y: Numbers, texts: Iterable[str], label: str = ""
-    ) -> None:
+    def add(self, artist: Any, x: Numbers, y: Numbers, texts: Texts, label: str = "") -> None:
         """Make an artist part of a series, and its points answer the mouse."""
         is_line = isinstance(artist, Line2D)  # of a collection the first colour
         color: Any = artist.get_color() if is_line else np.ravel(artist.get_facecolor())[:4]
@@ -95,29 +90,19 @@ class Panel:
         step = 1 + len(points) // _HOVER_POINTS
         self.points += [one for one in points[::step] if all(map(math.isfinite, one[:2]))]
 
-    def curve(
-        self, x: Numbers, y: Numbers, texts: Iterable[str], label: str = "", **style: Any
-    ) -> None:
+    def curve(self, x: Numbers, y: Numbers, texts: Texts, label: str = "", **style: Any) -> None:
         """Draw a line with a gap where a value is not finite; points are marked if few."""
         xs, ys = _finite(x), _finite(y)
         look = {"lw": 1.8, "marker": "o" if len(ys) <= _MARKED_POINTS else "", "markersize": 3.5}
         (line,) = self.axes.plot(xs, ys, **(look | style))
         self.add(line, xs, ys, texts, label)
 
-    def dots(
-        self, x: Numbers, y: Numbers, texts: Iterable[str], label: str = "", **style: Any
-    ) -> None:
+    def dots(self, x: Numbers, y: Numbers, texts: Texts, label: str = "", **style: Any) -> None:
         """Draw points."""
         look = {"lw": 0, "marker": "o", "markersize": 5.5, "markeredgewidth": 0, "alpha": 0.85}
         self.curve(x, y, texts, label, **(look | style))
 
-    def by_epoch(
-        self,
-        values: Mapping[int, float],
-        label: str,
-        color: str,
-        shown: Callable[[float], str],
-    ) -> None:
+    def by_epoch(self, values: Mapping[int, float], label: str, color: str, shown: Format) -> None:
         """Draw values by epoch; the mouse shows those of all curves in an epoch."""
         self.by_x = True
         texts = [f"epoch {epoch}: {label} {shown(value)}" for epoch, value in values.items()]
@@ -139,6 +124,14 @@ class Panel:
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter(NullFormatter())
 
+    def logarithmic_or_from_zero(self, values: Numbers) -> None:
+        """Make the y axis logarithmic for positive values over two decades or so."""
+        known = [value for value in _finite(values) if math.isfinite(value)]
+        if known and min(known) > 0 and max(known) > _DECADES * min(known):
+            self.logarithmic("y")
+        else:
+            self.from_zero(known)
+
     def from_zero(self, values: Numbers) -> None:
         """Let the y axis begin at zero, for values that are not negative."""
         self.axes.set_ylim(0, 1.08 * np.nanmax([*_finite(values), 0]) or 1)
@@ -159,8 +152,7 @@ class Drawing:
     hover: dict[str, Any]  # x, y in the SVG's coordinates, text and series of each point; and `byX`
 
 
-Figure = Callable[[Panel], None]
-"""Draws a figure; it chooses no size and no title."""
+Figure = Callable[[Panel], None]  # draws a figure; it chooses no size and no title
 
 
 def draw(
@@ -172,15 +164,8 @@ def draw(
     title: str = "",
     folder: Path | None = None,
 ) -> Drawing:
-    """Draw a figure as an SVG element.
-
-    Args:
-        figure: The figure.
-        prefix: Begins the ids in the element, which are unique in a page.
-        width, height: Size in CSS pixels.
-        title: Of the figure's file.
-        folder: Where the figure is written as a PNG file too, if anywhere.
-    """
+    """Draw a figure as an SVG element of so many CSS pixels, whose ids begin with `prefix`; and
+    into a folder, if there is one, as a PNG file that is named by the title."""
     with matplotlib.rc_context(_STYLE):
         canvas = Canvas(figsize=(width / 72, height / 72), dpi=72)
         canvas.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
@@ -222,15 +207,7 @@ def loss(panel: Panel, run: ReportedRun) -> None:
     losses = {record.epoch: record.train_loss for record in run.records}
     panel.by_epoch(losses, "train", _SPLITS["train"], format_loss)
     panel.epochs("loss", run.result.best_epoch)
-    _loss_axis(panel, [*losses.values()])
-
-
-def _loss_axis(panel: Panel, losses: Sequence[float]) -> None:
-    known = [value for value in losses if math.isfinite(value)]
-    if known and min(known) > 0 and max(known) > _DECADES * min(known):
-        panel.logarithmic("y")
-    else:
-        panel.from_zero(losses)
+    panel.logarithmic_or_from_zero(losses.values())
 
 
 def metric(panel: Panel, run: ReportedRun) -> None:
@@ -396,7 +373,7 @@ def group_curves(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str)
             panel.curve(values, values.values(), texts, group.varied[0], **look)
     panel.epochs("loss" if split == "train" else f"{split} {_metric_names(groups)}")
     if split == "train":
-        _loss_axis(panel, losses)
+        panel.logarithmic_or_from_zero(losses)
 
 
 def group_spread(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str) -> None:

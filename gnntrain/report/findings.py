@@ -28,6 +28,7 @@ from gnntrain.tasks import Task
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
 
 SCORED_SPLITS = ("val", "test")
 METRICS = ("r2", "rmse", "mae")
@@ -63,9 +64,7 @@ class Projection:
     texts: Sequence[str]  # `[n]`, node and split of each
     source: str  # the rows that were projected, in words
     num_labelled: int  # nodes of all splits, of which these were drawn
-    # `[n]`: int64 classes, of several the most frequent in the graph; or float64 values of the
-    # first target
-    labels: npt.NDArray[Any]
+    labels: Array  # `[n]`: classes, of several the most frequent in the graph; or a target's values
     predicted: Ints | None  # `[n]`, classes; None where nodes have several labels, or values
 
 
@@ -107,20 +106,12 @@ def findings_of(run: ReportedRun) -> Findings:
 
 
 def judge(
-    graph: Graph,
-    task: Task,
-    outputs: Tensor,
-    hidden: npt.NDArray[Any] | None,
-    positive: str | int | None = None,
+    graph: Graph, task: Task, outputs: Tensor, hidden: Any, positive: str | int | None = None
 ) -> Findings:
-    """Compare a model's outputs with the truth.
+    """Compare a model's outputs for all nodes, `[num_nodes, num_outputs]`, with the truth.
 
-    Args:
-        graph: The graph.
-        task: The task.
-        outputs: Of all nodes, `[num_nodes, num_outputs]`.
-        hidden: The input of the last layer, `[num_nodes, width]`, where there are such rows.
-        positive: Name of the positive class; None: the task is not binary.
+    `hidden` is the input of the last layer, `[num_nodes, width]`, or None; `positive` the name of
+    the positive class of a binary task.
     """
     logits, found = outputs.numpy(), Findings(graph, positive=positive)
     everyone = np.unique(np.concatenate([graph.split(name) for name in SPLITS]))
@@ -142,7 +133,7 @@ def judge(
             frequency = graph.labels[everyone].sum(axis=0, dtype=np.int64) + 1
             labels = np.where(labels.any(axis=1), (labels * frequency).argmax(axis=1), -1)
         else:
-            predicted = _classes(logits[everyone])
+            predicted = predicted_classes(outputs)[everyone].numpy()
         is_labelled = labels >= 0
         scored = {*found.scores}
     unlabelled = [split for split in SCORED_SPLITS if split not in scored]
@@ -189,28 +180,22 @@ def regression_scores(points: Any) -> list[float]:
 
 
 def score_split(
-    logits: npt.NDArray[Any],
-    labels: npt.NDArray[Any],
-    task: LabelKind,
-    num_classes: int,
-    positive: int = 1,
+    logits: Array, labels: Array, task: LabelKind, num_classes: int, positive: int = 1
 ) -> SplitScores | None:
     """The scores of one split; None where it has no labelled node.
 
-    Args:
-        logits: `[n, num_outputs]`.
-        labels: `[n]`, −1 without a label; multi-label: 0/1 `[n, num_classes]`.
-        task: Kind of labels.
-        num_classes: Number of classes, or of labels.
-        positive: The positive class of two.
+    `logits` are `[n, num_outputs]`, `labels` `[n]`, −1 without a label; multi-label: 0/1
+    `[n, num_classes]`. `positive` is the positive class of two.
     """
-    if task != "multilabel":
+    if task == "multilabel":
+        predicted = (logits > 0).astype(np.int64)
+    else:
         is_labelled = labels >= 0
         logits, labels = logits[is_labelled], labels[is_labelled]
+        predicted = predicted_classes(torch.from_numpy(logits)).numpy()
     if len(labels) == 0:
         return None
     labels, classes = labels.astype(np.int64), range(num_classes)
-    predicted = _classes(logits) if task != "multilabel" else (logits > 0).astype(np.int64)
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=classes, zero_division=np.nan
     )
@@ -226,17 +211,13 @@ def score_split(
     return SplitScores(len(labels), precision, recall, f1, support, confusion, roc)
 
 
-def _classes(logits: npt.NDArray[Any]) -> Ints:
-    return np.asarray(predicted_classes(torch.from_numpy(logits)))
-
-
 def sampled(nodes: Ints) -> Ints:
     """At most `SHOWN_NODES` of the nodes, the same ones in each call, ascending."""
     number = min(len(nodes), SHOWN_NODES)
     return np.sort(np.random.default_rng(0).choice(nodes, number, replace=False))
 
 
-def project(rows: npt.NDArray[Any]) -> Floats | None:
+def project(rows: Array) -> Floats | None:
     """Place rows `[n, width]` in the plane by PCA, then t-SNE (van der Maaten & Hinton, 2008).
 
     The same rows give the same places.

@@ -19,28 +19,18 @@ from markupsafe import Markup
 from gnntrain import __version__
 from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import Graph
-from gnntrain.data.summary import from_plain
+from gnntrain.data.summary import first_names, from_plain
 from gnntrain.report import figures, tables
 from gnntrain.report.findings import Findings
 from gnntrain.report.runs import ReportedRun, differences, groups_of
-from gnntrain.reporting.text import (
-    counted,
-    counted_inputs,
-    format_bytes,
-    format_loss,
-    format_metric,
-    format_rate,
-    format_seconds,
-    shown_metric,
-)
+from gnntrain.reporting import text
+from gnntrain.reporting.text import counted, format_metric, format_seconds, shown_metric
 from gnntrain.reporting.trials import rank
 from gnntrain.training.records import json_safe
 
-Page = dict[str, Any]
-"""The variables of the templates."""
+Page = dict[str, Any]  # the variables of the templates
 
 _LOADER = PackageLoader("gnntrain.report")
-_NAMED_RUNS = 5
 
 
 def to_html(page: Page, folder: Path | None = None) -> str:
@@ -62,8 +52,7 @@ def to_html(page: Page, folder: Path | None = None) -> str:
         prefix = f"figure-{next(numbers)}"
         return figures.draw(figure, prefix, width, height, title=title, folder=folder)
 
-    def to_json(value: Any) -> Markup:
-        """JSON inside a script element: without `<`, which could end the element."""
+    def to_json(value: Any) -> Markup:  # without `<`, which could end the script element
         return htmlsafe_json_dumps(json_safe(value), separators=(",", ":"), ensure_ascii=False)
 
     environment.filters |= {"json": to_json, "drawn": drawn}
@@ -81,15 +70,10 @@ def to_html(page: Page, folder: Path | None = None) -> str:
 
 
 def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> Page:
-    """The page of one run; or of several, with the details of the best.
-
-    Args:
-        runs: The runs.
-        run: The best of them.
-        found: Its graph and findings.
-    """
+    """The page of one run; or of several, with the graph and findings of the best, `run`."""
     graph, projection = found.graph, found.projection
-    page = _of_one(run, graph) if len(runs) == 1 else _of_several(runs, run)
+    page: Page = {"status": "", "error": "", "comparison": None, "training": None}
+    page |= _of_one(run, graph) if len(runs) == 1 else _of_several(runs, run)
     data = from_plain(run.summary.get("data")) or (graph.summary if graph else None)
     positive = found.positive if found.scores else run.summary.get("positive_class")
     names = found.names or [name for name, _ in found.targets]
@@ -99,7 +83,7 @@ def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> P
         "metric": shown_metric(run.metric or "metric"),
         "best_epoch": run.result.best_epoch,
         "positive": "" if positive is None else f"The positive class is {positive}.",
-        "data": [(label, text, False) for label, text in data.lines()] if data else None,
+        "data": [(*line, False) for line in data.lines()] if data else None,
         "found": found,
         "plane": partial(figures.plane, names=names, found=projection) if projection else None,
         "graph": graph,
@@ -144,7 +128,7 @@ def _of_one(run: ReportedRun, graph: Graph | None) -> Page:
         keys.append(("best epoch", str(run.result.best_epoch), more))
     if records:
         last, phases = records[-1], tables.phases_table(run)
-        keys.append(("train loss", format_loss(last.train_loss), f"in epoch {last.epoch}"))
+        keys.append(("train loss", text.format_loss(last.train_loss), f"in epoch {last.epoch}"))
         training = {
             "phases": phases if phases.rows else None,
             "clock": "The GPU's time." if last.gpu_memory_bytes else "Time of rank 0.",
@@ -154,14 +138,15 @@ def _of_one(run: ReportedRun, graph: Graph | None) -> Page:
         each = f"{format_seconds(summary.get('seconds_per_epoch'))} an epoch"
         keys.append(("time", format_seconds(seconds), each))
     if (rate := summary.get("edges_per_s")) is not None:
-        more = f"{format_rate(summary.get('seeds_per_s'))} seeds/s"
-        keys.append(("edges/s", format_rate(rate), more))
+        more = f"{text.format_rate(summary.get('seeds_per_s'))} seeds/s"
+        keys.append(("edges/s", text.format_rate(rate), more))
     if memory := summary.get("peak_rss_bytes"):
         gpu = summary.get("peak_gpu_bytes")
-        more = f"{format_bytes(gpu)} on the GPU" if gpu else "peak, all ranks"
-        keys.append(("memory", format_bytes(memory), more))
+        more = f"{text.format_bytes(gpu)} on the GPU" if gpu else "peak, all ranks"
+        keys.append(("memory", text.format_bytes(memory), more))
     if graph is not None:
-        sizes = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
+        width = graph.target_nodes.num_features
+        sizes = text.counted_inputs(width, len(graph.nodes), len(graph.edges))
         more = f"{graph.num_edges:,} edges · {sizes}"
         keys.append(("nodes", f"{graph.num_nodes:,}", more))
     return {
@@ -171,7 +156,6 @@ def _of_one(run: ReportedRun, graph: Graph | None) -> Page:
         "error": summary.get("error") or "",
         "notes": notes,
         "keys": keys,
-        "comparison": None,
         "training": training,
     }
 
@@ -188,9 +172,7 @@ def _of_several(runs: Sequence[ReportedRun], best: ReportedRun) -> Page:
             error = " ".join(str(run.summary.get("error") or "").split())
             incomplete.append(f"{run.name} ({': '.join(filter(None, [run.status, error]))})")
     if incomplete:
-        named = "; ".join(incomplete[:_NAMED_RUNS])
-        if (rest := len(incomplete) - _NAMED_RUNS) > 0:
-            named += f"; and {rest} more, see the table of runs"
+        named = first_names(incomplete)
         notes.append(f"{len(incomplete)} of {len(runs)} runs did not complete: {named}.")
     ranked = rank(groups)
     if len(ranked) < sum(group.runs[0].metric is not None for group in groups):
@@ -216,8 +198,6 @@ def _of_several(runs: Sequence[ReportedRun], best: ReportedRun) -> Page:
     return {
         "title": f"{len(runs)} runs on {', '.join(dict.fromkeys(run.dataset for run in runs))}",
         "lead": lead,
-        "status": "",
-        "error": "",
         "notes": notes,
         "keys": keys,
         "comparison": {
@@ -225,5 +205,4 @@ def _of_several(runs: Sequence[ReportedRun], best: ReportedRun) -> Page:
             "runs": runs,
             "is_tested": any(run.best.get("test") for run in runs),
         },
-        "training": None,
     }

@@ -14,15 +14,9 @@ from gnntrain.config.problems import as_typed
 from gnntrain.config.types import flattened
 from gnntrain.errors import UserError
 from gnntrain.paths import is_file
+from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
-from gnntrain.reporting.rundir import (
-    RUNS,
-    RunDirectory,
-    find_run,
-    is_running,
-    known_runs,
-    run_directories,
-)
+from gnntrain.reporting.rundir import RUNS, RunDirectory
 from gnntrain.reporting.text import shown_path
 from gnntrain.reporting.trials import REPEATED, SPLIT, Group, Scored, rank
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
@@ -45,8 +39,6 @@ class ReportedRun(Scored):
     run: RunDirectory
     name: str  # in the report; no other run of the report has it
     config: Mapping[str, Any]  # resolved, by dotted key
-    overrides: Sequence[str]  # of the command line
-    environment: Mapping[str, Any]  # machine and software; empty where not known
     summary: Mapping[str, Any]  # content of `summary.json`; empty where the run was killed
     status: str  # as in the summary; or `running`, or `unfinished` where the run was killed
     metric: str | None  # it decides which epoch is the best; None before any evaluation
@@ -94,14 +86,14 @@ def find_runs(
     Raises:
         UserError: There is none of that name, or no run in a folder.
     """
-    folders = [find_run(argument, root) for argument in arguments]
+    folders = [rundir.find_run(argument, root) for argument in arguments]
     directories: dict[Path, None] = {}
     for folder, argument in zip(folders, arguments, strict=True):
-        found = [folder] if is_file(folder / "config.yaml") else run_directories(folder)
+        found = [folder] if is_file(folder / "config.yaml") else rundir.run_directories(folder)
         if not found:
             raise UserError(
                 f"{folder} is no run directory and holds none: there is no config.yaml in it",
-                known_runs(argument, root),
+                rundir.known_runs(argument, root),
             )
         directories |= dict.fromkeys(run.resolve() for run in found)
     lasts = [path.name for path in directories]
@@ -119,6 +111,7 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
     """
     run = RunDirectory.open(path)
     summary = run.summary() or {}
+    status = "running" if rundir.is_running(path) else "unfinished"
     metric = summary.get("metric") or None
     if metric is None:  # the data set's own comes first among an epoch's
         metrics = next((row.metrics for row in reached(run, "").records if row.metrics), {})
@@ -127,10 +120,8 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
         run=run,
         name=name or run.name,
         config=flattened(run.config()),
-        overrides=run.overrides(),
-        environment=run.environment(),
         summary=summary,
-        status=str(summary.get("status") or ("running" if is_running(path) else "unfinished")),
+        status=str(summary.get("status") or status),
         metric=metric,
         result=reached(run, metric or ""),
     )

@@ -61,16 +61,15 @@ class Table:
     colors: Sequence[str] | None = None  # a colour a row, where rows are series of a figure
 
 
-Setting = tuple[str, str, bool]
-"""A key, its value, and whether the command line had it."""
+Settings = dict[str, list[tuple[str, str, bool]]]
+"""By section a key, its value, and whether the command line had it."""
 
 
 def metrics_table(run: ReportedRun) -> Table:
     """All metrics of the best epoch by split."""
     names = [*dict.fromkeys(name for metrics in run.best.values() for name in metrics)]
-    rows = [
-        [split, *(format_metric(m.get(name)) for name in names)] for split, m in run.best.items()
-    ]
+    values = {split: map(metrics.get, names) for split, metrics in run.best.items()}
+    rows = [[split, *map(format_metric, row)] for split, row in values.items()]
     return Table(["split", *map(shown_metric, names)], rows)
 
 
@@ -234,10 +233,10 @@ def runs_table(runs: Sequence[ReportedRun], best: ReportedRun) -> Table:
     return Table(heads, rows, texts=len(keys) + 2, best=[*runs].index(best))
 
 
-def configuration(run: ReportedRun) -> dict[str, list[Setting]]:
+def configuration(run: ReportedRun) -> Settings:
     """The configuration by section."""
-    typed = {text.lstrip("+~").partition("=")[0] for text in run.overrides}
-    groups: dict[str, list[Setting]] = {}
+    typed = {text.lstrip("+~").partition("=")[0] for text in run.run.overrides()}
+    groups: Settings = {}
     for key, value in run.config.items():
         section, _, name = key.partition(".")
         is_typed = bool({key, key.removesuffix(".name")} & typed)
@@ -245,20 +244,15 @@ def configuration(run: ReportedRun) -> dict[str, list[Setting]]:
     return groups
 
 
-def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> dict[str, list[Setting]]:
-    """Machine, kernels and software.
-
-    Args:
-        found: `env.json`.
-        kernels: `kernels` of `summary.json`; empty where it is not known.
-    """
+def environment(found: Mapping[str, Any], kernels: Mapping[str, Any]) -> Settings:
+    """Machine, kernels and software: `env.json`, and `kernels` of `summary.json`."""
     machine = {key.replace("_", " "): found[key] for key in found if key not in _SHOWN_APART}
     machine["memory"] = format_bytes(found.get("memory_bytes"))
     machine["gpus"] = ", ".join(str(gpu.get("name")) for gpu in found.get("gpus") or []) or "none"
     replaced = {name: f"torch: {why}" for name, why in kernels.get("replaced", {}).items()}
     operators = {"kernels": kernels.get("kernels"), **replaced}
     sections = {"machine": machine, "operators": operators, "software": found.get("packages") or {}}
-    shown: dict[str, list[Setting]] = {}
+    shown: Settings = {}
     for title, values in sections.items():
         for name, value in values.items():
             if value is not None:

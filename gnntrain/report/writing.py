@@ -10,8 +10,6 @@ from gnntrain.errors import UserError
 from gnntrain.report.runs import best_of, find_runs, run_rows
 from gnntrain.training.records import json_safe
 
-FORMATS = ("html", "csv")
-
 
 def write_report(
     arguments: Sequence[str | Path],
@@ -34,10 +32,10 @@ def write_report(
         UserError: There is no such run or format, or a file cannot be written.
     """
     ending = wanted or (out.suffix.removeprefix(".").lower() if out is not None else "") or "html"
-    if ending not in FORMATS:
+    if ending not in ("html", "csv"):
         raise UserError(
             f"a report cannot be written as {ending!r}",
-            f"Give --format one of {', '.join(FORMATS)}, or --out a name that ends so.",
+            "Give --format html or csv, or --out a name that ends so.",
         )
     runs, home = find_runs(arguments)
     path = out if out is not None else (home or Path()) / f"report.{ending}"

@@ -8,18 +8,18 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from gnntrain.errors import Interrupted
-from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
+from gnntrain.training.records import EpochRecord, Listener, Pruned, RunInfo, StepProgress
 
 Event = tuple[Literal["start", "step", "epoch", "message", "end"], Any]
-"""A message to the parent: kind and content."""
+"""A message to the parent: kind and content. The process that waits for a run sends its end."""
 
 _STEP_SECONDS = 0.2
 
 
-class Channel:
+class Channel(Listener):
     """Sends the events of a run to a parent process, which may prune the run after an epoch.
 
-    Can be pickled to a spawned rank. Where the parent is gone, the run ends as by SIGTERM.
+    Where the parent is gone, the run ends as by SIGTERM.
 
     Args:
         connection: To the parent, which answers each epoch with (epoch, whether to prune).
@@ -29,7 +29,6 @@ class Channel:
         self._connection, self._sent = connection, time.monotonic()
 
     def on_start(self, info: RunInfo) -> None:
-        """Send."""
         self._send("start", info)
 
     def on_step(self, progress: StepProgress) -> None:
@@ -40,23 +39,21 @@ class Channel:
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Send and wait for the answer; raises `Pruned` if it says so."""
-        if self._send("epoch", record, answered=record.epoch):
-            raise Pruned
-
-    def on_message(self, text: str) -> None:
-        """Send."""
-        self._send("message", text)
-
-    def on_finish(self, summary: Summary) -> None:
-        """Nothing: the process that waits for the end of the run sends it."""
-
-    def _send(self, kind: str, content: Any, answered: int = 0) -> bool:
-        """Send an event; the answer to it, if it is that of an epoch."""
+        self._send("epoch", record)
         try:
-            self._connection.send((kind, content))
             epoch, is_hopeless = 0, False
-            while epoch != answered:  # answers to a rank that was killed are skipped
+            while epoch != record.epoch:  # answers to a rank that was killed are skipped
                 epoch, is_hopeless = self._connection.recv()
         except (EOFError, OSError) as error:
             raise Interrupted(signal.SIGTERM) from error
-        return is_hopeless
+        if is_hopeless:
+            raise Pruned
+
+    def on_message(self, text: str) -> None:
+        self._send("message", text)
+
+    def _send(self, kind: str, content: Any) -> None:
+        try:
+            self._connection.send((kind, content))
+        except OSError as error:
+            raise Interrupted(signal.SIGTERM) from error

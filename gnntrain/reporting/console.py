@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import ConsoleDimensions, RenderableType
 from rich.padding import Padding
@@ -19,13 +19,10 @@ from rich.table import Column
 from rich.text import Text
 
 from gnntrain import __version__
-from gnntrain.data.summary import EDGES_ALONE
-from gnntrain.reporting.stream import TolerantStream
-from gnntrain.reporting.tables import WHOLE, plain_console, rows
+from gnntrain.reporting import tables
 from gnntrain.reporting.text import (
+    TolerantStream,
     counted,
-    counted_inputs,
-    counted_outputs,
     format_bytes,
     format_loss,
     format_metric,
@@ -39,9 +36,6 @@ from gnntrain.reporting.text import (
 from gnntrain.reporting.trials import Spread, SweepResults, Trial
 from gnntrain.training.records import EpochRecord, FitResult, RunInfo, StepProgress, Summary
 
-if TYPE_CHECKING:
-    from IPython.display import DisplayHandle
-
 DOT = " · "
 _GAP = "  "
 _INDENT, _LABEL = 2, 10
@@ -49,10 +43,6 @@ _REFRESH_SECONDS, _QUIET_SECONDS = 0.2, 60.0
 _BAR, _CURVE, _NARROWEST, _NOTEBOOK_WIDTH = 40, 60, 8, 100
 _MOST_ROWS, _MOST_RANKED = 100, 10
 _STYLES = {"completed": "bold green", "failed": "bold red"}
-
-Pairs = Sequence[tuple[str, str]]
-Cells = Mapping[str, str]
-"""The cells of a row by the titles of their columns, the most important first."""
 
 
 class _Bars(Progress):
@@ -76,10 +66,6 @@ class Display:
     Args:
         stream: The output; standard output where ``None``.
         clock: A monotonic clock, seconds.
-
-    Attributes:
-        is_live: Whether the bars are drawn.
-        bars: The bars; each task has a field ``state``, shown behind its bar.
     """
 
     def __init__(
@@ -88,18 +74,19 @@ class Display:
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         in_notebook = stream is None and hasattr(shell, "kernel")
         self._page = io.StringIO() if in_notebook else None
-        self._cell: DisplayHandle | None = None
+        self._cell: Any = None
         output = TolerantStream(self._page or stream or sys.stdout)
-        self._rich = plain_console(output)
+        self._rich = tables.plain_console(output)
         self.is_live = in_notebook or (output.isatty() and not self._rich.is_dumb_terminal)
         if in_notebook or not self.is_live:  # a log keeps its lines whole
             # Rich ignores a width without a height on a terminal that is TERM=dumb.
-            self._rich.size = ConsoleDimensions(_NOTEBOOK_WIDTH if in_notebook else WHOLE, 25)
+            width = _NOTEBOOK_WIDTH if in_notebook else tables.WHOLE
+            self._rich.size = ConsoleDimensions(width, 25)
         self.width = self._rich.width
         self._widths: dict[str, int] = {}  # of the table's columns
         self._clock, self._printed, self._drawn = clock, clock(), -math.inf
         self._time_left = TimeRemainingColumn(compact=True)
-        self.bars = _Bars(
+        self.bars = _Bars(  # each task has a field `state`, shown behind its bar
             TextColumn("{task.description}", markup=False),
             BarColumn(None, table_column=Column(max_width=_BAR)),
             TextColumn("{task.fields[state]}", markup=False),
@@ -130,12 +117,11 @@ class Display:
                 self.bars.start()
                 self.bars.refresh()
         elif not self.is_live and self.bars.tasks and now - self._printed >= _QUIET_SECONDS:
-            tasks = [
-                f"{task.description}{_GAP}{task.fields['state']}{_GAP}"
-                f"ETA {self._time_left.render(task)}"
-                for task in self.bars.tasks
-            ]
-            self.line(_GAP.join(filter(None, ("; ".join(tasks), self.bars.facts))))
+            words = []
+            for task in self.bars.tasks:
+                left = f"ETA {self._time_left.render(task)}"
+                words.append(_GAP.join([task.description, task.fields["state"], left]))
+            self.line(_GAP.join(filter(None, ["; ".join(words), self.bars.facts])))
 
     def line(self, *parts: str | tuple[str, str], soft_wrap: bool = True) -> None:
         """Print one line, of texts and texts with a style of rich. Only the terminal itself breaks
@@ -144,35 +130,38 @@ class Display:
 
     def table(self, titles: Sequence[str], cells: Iterable[Sequence[str]], left: int = 1) -> None:
         """Print rows below titles, the first columns to the left, and an empty line."""
-        self._print(Padding.indent(rows(titles, cells, left=left), _INDENT))
+        self._print(Padding.indent(tables.rows(titles, cells, left=left), _INDENT))
         self.line()
 
-    def row(self, cells: Cells, style: str = "") -> None:
-        """Print a row; on a terminal below the titles of the first one, in a log with its own."""
+    def row(self, cells: Mapping[str, str], style: str = "") -> None:
+        """Print cells by the titles of their columns, the most important first: on a terminal below
+        the titles of the first row, in a log each with its own."""
         if not self.is_live:
             named = [(title.strip(), text.strip()) for title, text in cells.items()]
             self.line(_GAP.join(f"{title} {text}" for title, text in named if text))
             return
         if not self._widths:  # the first columns that fit; the first cells are equally long
+            left = self.width
             for title, text in cells.items():
                 width = max(len(title), _NARROWEST if self._widths else len(text))
-                if sum(self._widths.values()) + len(_GAP) * len(self._widths) + width > self.width:
+                if (left := left - width) < 0:
                     break
+                left -= len(_GAP)
                 self._widths[title] = width
             self.line((_GAP.join(title.rjust(n) for title, n in self._widths.items()), "dim"))
         fitting = ((cells.get(title, ""), n) for title, n in self._widths.items())
         shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in fitting]
         self.line((_GAP.join(shown), style))
 
-    def note(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         """Print a notice as one line."""
         self.line(("note", "yellow"), "  " + " ".join(text.split()))
 
-    def start(self, pairs: Pairs) -> None:
+    def start(self, facts: Mapping[str, str]) -> None:
         """Print the version and the facts at the start."""
         self.line((f"gnntrain {__version__}", "bold"))
         self.line()
-        self.pairs(pairs)
+        self.facts(facts)
         self.line()
 
     def end(self, status: str, words: str) -> None:
@@ -182,19 +171,19 @@ class Display:
         self.line((status, _STYLES.get(status, "bold yellow")), f" {words}", soft_wrap=False)
         self.line()
 
-    def pairs(self, pairs: Pairs) -> None:
-        """Print labels with their values, broken between words; pairs without a value are left out.
+    def facts(self, facts: Mapping[str, str]) -> None:
+        """Print labels with their lines, broken between words; an empty text is left out.
 
         A command and a long word, such as a path, stay whole.
         """
         width = max(20, self.width - _INDENT - _LABEL)
-        for label, value in pairs:
-            lines = [value]
-            if value and not value.startswith("gnntrain "):
-                lines = textwrap.wrap(value, width, break_long_words=False, break_on_hyphens=False)
-            for number, line in enumerate(filter(None, lines)):
-                head = ("" if number else label).ljust(_LABEL)
-                self.line(" " * _INDENT, (head, "dim"), line)
+        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        for label, text in facts.items():
+            head = label
+            for line in text.splitlines():
+                for part in [line] if line.startswith("gnntrain ") else wrapper.wrap(line):
+                    self.line(" " * _INDENT, (head.ljust(_LABEL), "dim"), part)
+                    head = ""
 
     def _print(self, block: RenderableType, *, soft_wrap: bool = False) -> None:
         self._rich.print(block, soft_wrap=soft_wrap)
@@ -222,56 +211,28 @@ class Console(Display):
     On a terminal a run of more than 100 epochs keeps only every second, third … row.
     """
 
-    _loss: float | None = None
-
     def on_start(self, info: RunInfo) -> None:
         """Show data set, model, devices and the run directory."""
-        self._info, data = info, info.data
-        best = {} if info.best_value is None else {"val": {info.metric: info.best_value}}
-        self._result = FitResult(best_epoch=info.best_epoch, best=best)
+        self._info = info
+        self._result = FitResult()
+        for record in info.records:
+            self._result.add(record, info.metric)
         self._task = self.bars.add_task(
-            "", total=info.epochs, completed=info.first_epoch - 1, state=""
+            "", total=info.epochs, completed=len(info.records), state=""
         )
-        inputs = counted_inputs(info.num_features, info.num_node_types, info.num_edge_types)
-        sizes = [f"{info.num_nodes:,} nodes", f"{info.num_edges:,} edges", inputs]
-        sizes += [counted_outputs(info.num_classes, info.label_kind)]
-        steps = f"{counted(info.steps_per_epoch, 'step')} an epoch"
-        seeds = f"{counted(info.global_batch_size, 'seed')} a step"
-        training = [counted(info.epochs, "epoch"), steps, seeds, f"seed {info.seed}"]
-        # A warning says what the model does not read of edges. A published graph has no ids.
-        read = [] if data is None else data.lines(besides=EDGES_ALONE)
-        self.start(
-            [
-                ("dataset", info.dataset),
-                ("graph", DOT.join(sizes)),
-                ("positive", info.positive_class),
-                *[line for line in read if line[0] == "split" or (data and data.ids)],
-                ("store", f"{info.store_reason} ({format_seconds(info.store_seconds)})"),
-                ("", shown_path(info.store_path)),
-                ("model", f"{info.model}{DOT}{info.num_parameters:,} parameters"),
-                ("weights", info.initial_weights),
-                ("sampler", info.sampler),
-                *[("", line) for line in info.placement],
-                ("training", DOT.join(training)),
-                ("device", info.device),
-                ("run", shown_path(info.run_dir)),
-            ]
-        )
+        self.start({**info.facts, "run": shown_path(info.run_dir)})
 
     def on_step(self, progress: StepProgress) -> None:
         """Refresh the bar, and the facts below it."""
-        step, epochs = progress, self._info.epochs
-        self._loss = step.loss if step.loss is not None else self._loss  # not read in each step
-        facts = [f"loss {format_loss(self._loss)}"]
-        best = self._result.best.get("val", {}).get(self._info.metric)
-        if best is not None:
-            facts.append(f"best {format_metric(best)} in epoch {self._result.best_epoch}")
-        self.bars.facts = _GAP.join([*facts, *_speeds(step), format_bytes(step.memory_bytes)])
+        step = progress
+        if step.loss is not None:  # it is not read from a GPU in each step
+            loss, memory = f"loss {format_loss(step.loss)}", format_bytes(step.memory_bytes)
+            self.bars.facts = _GAP.join([loss, *_speeds(step), memory])
         self.bars.update(
             self._task,
             completed=step.epoch - 1 + step.step / max(1, step.num_steps),
-            description=f"epoch {step.epoch}/{epochs}",
-            state=f"step {step.step}/{step.num_steps}",
+            description=f"epoch {step.epoch}/{self._info.epochs}",
+            state=f"step {step.step}/{step.num_steps}" if step.num_steps > 1 else "",
         )
         self.refresh()
 
@@ -280,36 +241,31 @@ class Console(Display):
         info, epoch = self._info, record.epoch
         self._result.add(record, info.metric)
         interval = -(-info.epochs // _MOST_ROWS) if self.is_live else 1
-        if epoch in (info.first_epoch, info.epochs) or epoch % interval == 0:
+        if epoch in (len(info.records) + 1, info.epochs) or epoch % interval == 0:
             name, is_best = shown_metric(info.metric), epoch == self._result.best_epoch
-            value = format_metric(record.metric("val", info.metric))
+            shown: list[tuple[str, float | None, Callable[[float | None], str]]] = [
+                ("time", record.seconds, format_seconds),
+                ("memory", record.memory_bytes, format_bytes),
+                ("GPU", record.gpu_memory_bytes, format_bytes),
+                ("edges/s", record.edges_per_s, format_rate),
+                ("seeds/s", record.seeds_per_s, format_rate),
+                ("eval", record.eval_seconds, format_seconds),
+                ("cache", record.cache_hit_rate, format_metric),
+                ("lr", record.lr, "{:.3g}".format),
+                (f"test {name}", record.metric("test", info.metric), format_metric),
+                (f"train {name}", record.metric("train", info.metric), format_metric),
+            ]
+            val = format_metric(record.metric("val", info.metric))
             cells = {
                 "epoch": f"{epoch:{len(str(info.epochs))}}/{info.epochs}",
                 "loss": format_loss(record.train_loss),
-                f"val {name}".rjust(11): "* " * is_best + value,
-                "time": format_seconds(record.seconds),
-                "memory": format_bytes(record.memory_bytes),
+                f"val {name}".rjust(11): "* " * is_best + val,
+                **{title: to_text(value) for title, value, to_text in shown if value is not None},
             }
-            if record.gpu_memory_bytes is not None:
-                cells["GPU"] = format_bytes(record.gpu_memory_bytes)
-            cells["edges/s"] = format_rate(record.edges_per_s)
-            cells["seeds/s"] = format_rate(record.seeds_per_s)
-            cells["eval"] = format_seconds(record.eval_seconds)
-            if record.cache_hit_rate is not None:
-                cells["cache"] = format_metric(record.cache_hit_rate)
-            cells["lr"] = f"{record.lr:.3g}"
-            for split in ("test", "train"):
-                if record.metrics.get(split):
-                    cells[f"{split} {name}"] = format_metric(record.metric(split, info.metric))
             self.row(cells, "bold green" if is_best else "")
         # A short epoch ends before one of its steps was reported.
-        steps, rates = info.steps_per_epoch, (record.seeds_per_s, record.edges_per_s)
-        loss, memory = record.train_loss, record.memory_bytes
-        self.on_step(StepProgress(epoch, steps, steps, loss, *rates, memory))
-
-    def on_message(self, text: str) -> None:
-        """Show a notice as one line."""
-        self.note(text)
+        rates = (record.seeds_per_s, record.edges_per_s)
+        self.on_step(StepProgress(epoch, 1, 1, record.train_loss, *rates, record.memory_bytes))
 
     def on_finish(self, summary: Summary) -> None:
         """End the bar and show metrics, curves, speed, time, memory and the next command."""
@@ -323,58 +279,59 @@ class Console(Display):
         self.end(summary.status, words)
         if splits := summary.metrics:
             names = dict.fromkeys(name for metrics in splits.values() for name in metrics)
-            cells = [
-                [shown_metric(name), *(format_metric(row.get(name)) for row in splits.values())]
-                for name in names
-            ]
+            rows = ((name, [metrics.get(name) for metrics in splits.values()]) for name in names)
+            cells = ([shown_metric(name), *map(format_metric, row)] for name, row in rows)
             self.table(["", *splits], cells)
-        times = [format_seconds(summary.seconds_total)]
-        if summary.seconds_per_epoch is not None:
-            times.append(f"{format_seconds(summary.seconds_per_epoch)} an epoch")
-        peak_gpu = summary.peak_gpu_bytes
-        gpu = f"{DOT}{format_bytes(peak_gpu)} on the GPU" * bool(peak_gpu)
         metric, run = summary.metric, shown_path(self._info.run_dir)
         values = (record.metric("val", metric) for record in self._result.records)
         known = [value for value in values if value is not None]
+        time = format_seconds(summary.seconds_total)
+        if summary.seconds_per_epoch is not None:
+            time += f"{DOT}{format_seconds(summary.seconds_per_epoch)} an epoch"
+        memory = f"{format_bytes(summary.peak_rss_bytes)} peak"
+        if summary.peak_gpu_bytes:
+            memory += f"{DOT}{format_bytes(summary.peak_gpu_bytes)} on the GPU"
         constant = ", ".join(summary.extra.get("constant_outputs", ()))
         # The command itself says at its end how to go on with a run that did not complete.
         has_next = summary.best_epoch is not None and summary.status == "completed"
-        width = self.width - _INDENT - _LABEL
-        self.pairs(
-            [
-                ("estimated", summary.extra.get("estimated", "")),
-                ("constant", f"the same outputs for all nodes of {constant}" if constant else ""),
-                (shown_metric(metric), _curve(known, format_metric, width)),
-                ("loss", _curve(summary.train_loss, format_loss, width)),
-                ("speed", DOT.join(_speeds(summary))),
-                ("time", DOT.join(times)),
-                ("memory", f"{format_bytes(summary.peak_rss_bytes)} peak{gpu}"),
-                ("run", run),
-                ("next", f"gnntrain evaluate {shlex.quote(run)}" if has_next else ""),
-            ]
+        self.facts(
+            {
+                "estimated": summary.extra.get("estimated", ""),
+                "constant": constant and f"the same outputs for all nodes of {constant}",
+                shown_metric(metric): self._curve(known, format_metric),
+                "loss": self._curve(summary.train_loss, format_loss),
+                "speed": DOT.join(_speeds(summary)),
+                "time": time,
+                "memory": memory,
+                "run": run,
+                "next": f"gnntrain evaluate {shlex.quote(run)}" if has_next else "",
+            }
         )
+
+    def _curve(self, values: Sequence[float], to_text: Callable[[float | None], str]) -> str:
+        """A sparkline with its first and last value; empty where there are not two, or no finite
+        one."""
+        if len(values) < 2 or not any(map(math.isfinite, values)):
+            return ""
+        ends = f"{to_text(values[0])} → {to_text(values[-1])}"
+        width = min(_CURVE, self.width - _INDENT - _LABEL - len(ends) - len(_GAP))
+        return f"{sparkline(values, max(1, width))}{_GAP}{ends}"
 
 
 class SweepConsole(Display):
     """Shows a sweep. Use it as a context manager, so that the terminal is restored in any case."""
 
-    def on_start(self, num_trials: int, ended: Sequence[Trial], folder: str, pairs: Pairs) -> None:
-        """Show the trials to come and the folder of their results.
-
-        Args:
-            num_trials: Number of trials.
-            ended: Trials that ended before this process resumed the sweep.
-            folder: Folder of the results.
-            pairs: Other facts, each with its label.
-        """
+    def on_start(
+        self, num_trials: int, ended: Sequence[Trial], folder: str, facts: Mapping[str, str]
+    ) -> None:
+        """Show the facts of a sweep and the folder of its results; some trials ended before this
+        process resumed the sweep."""
         self._num_trials, self._ended, self._folder = num_trials, [*ended], folder
-        self._best = SweepResults.of(self._ended).best
+        self._best = SweepResults(self._ended).best
         self._tasks: dict[int, TaskID] = {}
-        self._epochs: dict[int, int] = {}
-        self._values: dict[int, str] = {}  # the last ones on val
         self._whole = self.bars.add_task("", total=num_trials, state="")
         self._advance()
-        self.start([*pairs, ("folder", folder)])
+        self.start({**facts, "folder": folder})
 
     def on_trial(self, trial: Trial) -> None:
         """Add a trial to the bars."""
@@ -382,30 +339,18 @@ class SweepConsole(Display):
         self._tasks[trial.number] = self.bars.add_task(words.rstrip(), total=1, state="starting")
         self.refresh()
 
-    def on_info(self, trial: Trial, info: RunInfo) -> None:
-        """Take in the facts of a trial's run."""
-        self._epochs[trial.number] = info.epochs
-
-    def on_step(self, trial: Trial, progress: StepProgress) -> None:
-        """Take in a trial's step."""
-        epochs, value = self._epochs[trial.number], self._values.get(trial.number, "")
-        self.bars.update(
-            self._tasks[trial.number],
-            completed=progress.epoch - 1 + progress.step / max(1, progress.num_steps),
-            total=epochs,
-            state=f"epoch {progress.epoch}/{epochs}{value}",
-        )
+    def on_step(self, trial: Trial, progress: StepProgress, epochs: int) -> None:
+        """Move a trial's bar, which ends after so many epochs."""
+        done = progress.epoch - 1 + progress.step / max(1, progress.num_steps)
+        self.bars.update(self._tasks[trial.number], completed=done / epochs)
         self._advance()
 
-    def on_epoch(self, trial: Trial, record: EpochRecord) -> None:
-        """Take in a trial's epoch."""
+    def on_epoch(self, trial: Trial, record: EpochRecord, epochs: int) -> None:
+        """Show a trial's last epoch and its validation metric beside its bar."""
         value = format_metric(record.metric("val", trial.metric or ""))
-        self._values[trial.number] = f"{_GAP}val {value}"
-        self.on_step(trial, StepProgress(record.epoch, 1, 1, None, 0, 0, 0))
-
-    def on_message(self, trial: Trial, text: str) -> None:
-        """Show a trial's notice as one line."""
-        self.note(f"trial {trial.number}: {text}")
+        state = f"epoch {record.epoch}/{epochs}{_GAP}val {value}"
+        self.bars.update(self._tasks[trial.number], completed=record.epoch / epochs, state=state)
+        self._advance()
 
     def on_trial_end(self, trial: Trial) -> None:
         """Add the trial's row, with a column a varied key: under its last part, or under the whole
@@ -414,7 +359,7 @@ class SweepConsole(Display):
             self.bars.remove_task(self._tasks.pop(trial.number))
         if trial.has_ended:
             self._ended.append(trial)
-        self._best = SweepResults.of(self._ended).best
+        self._best = SweepResults(self._ended).best
         last = [key.rpartition(".")[2] for key in trial.values]
         values = {
             (short if last.count(short) == 1 else key).rjust(10): short_number(value)
@@ -448,50 +393,44 @@ class SweepConsole(Display):
         if sum(len(group.runs) for group in groups) > 1:
             cells = []
             for group in groups[:_MOST_RANKED]:
-                pruned = len(group.runs) - len(group.counted)
-                cells.append(
-                    [
-                        str((group.counted or group.runs)[0].number),
-                        shown_overrides(group.varied) or "all",
-                        *[",".join(group.splits)] * has_splits,
-                        f"{len(group.counted)}" + f" + {pruned} pruned" * bool(pruned),
-                        *(str(group.spread(split)) for split in ("val", "test")),
-                    ]
-                )
+                number, pruned = len(group.counted), len(group.runs) - len(group.counted)
+                row = [str((group.counted or group.runs)[0].number)]
+                row.append(shown_overrides(group.varied) or "all")
+                row += [",".join(group.splits)] * has_splits
+                row.append(f"{number}" + f" + {pruned} pruned" * bool(pruned))
+                cells.append([*row, str(group.spread("val")), str(group.spread("test"))])
             if results.repeated:
                 over = " and ".join(results.repeated)
                 self.line(" " * _INDENT, f"mean ± standard deviation over {over}")
-            splits = ["splits"] * has_splits
-            titles = ["best", "setting", *splits, "trials", f"val {name}", f"test {name}"]
-            self.table(titles, cells, left=2)
+            titles = ["best", "setting", *["splits"] * has_splits, "trials"]
+            self.table([*titles, f"val {name}", f"test {name}"], cells, left=2)
             if len(groups) > _MOST_RANKED:
                 self.line(" " * _INDENT, f"and {len(groups) - _MOST_RANKED} more in sweep.json")
                 self.line()
         if has_splits:
             first = ", ".join(groups[0].splits)
-            self.note(f"settings over other splits are not ranked against those over split {first}")
-        mean = Spread.of(trial.seconds or math.nan for trial in results.trials).mean
-        times = format_seconds(seconds)
-        if mean is not None:
-            times += f"{DOT}{format_seconds(mean)} a trial"
-        pairs = [("time", times), ("folder", self._folder)]
+            words = "settings over other splits are not ranked against those over split"
+            self.on_message(f"{words} {first}")
+        facts = {}
         if best is not None:
             val, test = f"val {name} {format_metric(best.val)}", f"test {format_metric(best.test)}"
-            pairs = [
-                ("best", DOT.join([f"trial {best.number}", val, test])),
-                ("", shown_overrides(best.varied)),
-                *pairs,
-                ("next", f"gnntrain {shlex.quote(f'{self._folder}/best.yaml')}"),
-            ]
-        self.pairs(pairs)
+            facts["best"] = DOT.join([f"trial {best.number}", val, test])
+            facts["best"] += f"\n{shown_overrides(best.varied)}"
+        facts |= {"time": format_seconds(seconds), "folder": self._folder}
+        mean = Spread.of(trial.seconds or math.nan for trial in results.trials).mean
+        if mean is not None:
+            facts["time"] += f"{DOT}{format_seconds(mean)} a trial"
+        if best is not None:
+            facts["next"] = f"gnntrain {shlex.quote(f'{self._folder}/best.yaml')}"
+        self.facts(facts)
 
     def _advance(self) -> None:
         """Move the bar of the sweep."""
-        shares = [task.percentage / 100 for task in self.bars.tasks if task.id != self._whole]
+        shares = sum(task.completed for task in self.bars.tasks if task.id != self._whole)
         best = self._best
         self.bars.update(
             self._whole,
-            completed=len(self._ended) + sum(shares),
+            completed=len(self._ended) + shares,
             description=f"{len(self._ended)}/{self._num_trials} trials",
             state="" if best is None else f"best {format_metric(best.val)} in trial {best.number}",
         )
@@ -507,11 +446,3 @@ def _speeds(of: StepProgress | Summary) -> list[str]:
     """The known rates with their units."""
     rates = {"seeds/s": of.seeds_per_s, "edges/s": of.edges_per_s}
     return [f"{format_rate(rate)} {unit}" for unit, rate in rates.items() if rate is not None]
-
-
-def _curve(values: Sequence[float], to_text: Callable[[float | None], str], width: int) -> str:
-    """A sparkline with its first and last value; empty where there are not two finite values."""
-    if len(values) < 2 or not any(map(math.isfinite, values)):
-        return ""
-    ends = f"{to_text(values[0])} → {to_text(values[-1])}"
-    return f"{sparkline(values, max(1, min(_CURVE, width - len(ends) - 2)))}  {ends}"

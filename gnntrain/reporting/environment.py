@@ -22,20 +22,14 @@ import psutil
 
 from gnntrain.limits import available_cores
 
-PACKAGES = (
+_PACKAGES = (
     *("gnntrain", "torch", "torch-geometric", "numba", "numpy", "scipy", "pandas", "ogb"),
     *("hydra-core", "triton", "pyg-lib"),
 )
-_VARIABLES = (
-    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
-    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"),
-)
-_COMMAND_SECONDS = 10
 
 
 def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> dict[str, Any]:
-    """The contents of ``env.json``: neither the host name nor environment variables, except those
-    that choose GPUs and threads. No CUDA context is created.
+    """The contents of ``env.json``, without the host's name. No CUDA context is created.
 
     Args:
         seed: Seed of the run.
@@ -48,7 +42,7 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
         "command": shlex.join(command if command is not None else sys.argv),
         "seed": seed,
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := package_version(name))},
+        "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
         "cuda": torch.version.cuda,
         **({"rocm": torch.version.hip} if torch.version.hip else {}),
         "git_commit": _git_commit(Path(__file__).resolve().parent),
@@ -58,7 +52,6 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
         "cores_available": available_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": visible_gpus(),
-        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
 
 
@@ -92,7 +85,7 @@ def _output(*command: str) -> str:
     """The output of a command; empty where it is missing, slow or fails."""
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         return subprocess.check_output(
-            command, stderr=subprocess.DEVNULL, text=True, timeout=_COMMAND_SECONDS
+            command, stderr=subprocess.DEVNULL, text=True, timeout=10
         ).strip()
     return ""
 
@@ -106,16 +99,15 @@ def visible_gpus() -> list[dict[str, Any]]:
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) == 3:
             found.append((row[0], int(row[1]) * 2**20 if row[1].isdigit() else None, row[2]))
-    if not found:
+    with contextlib.suppress(ValueError):  # no JSON
         flags = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
-        with contextlib.suppress(ValueError):  # no JSON
-            cards: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags))
-            driver = cards.pop("system", {}).get("Driver version")
-            for card in cards.values():
-                facts = {key.lower(): value for key, value in card.items()}
-                name = facts.get("card series") or facts.get("device name") or "AMD GPU"
-                size = facts.get("vram total memory (b)", "")
-                found.append((name, int(size) if size.isdigit() else None, driver))
+        cards: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags))
+        driver = cards.pop("system", {}).get("Driver version")
+        for card in cards.values():
+            facts = {key.lower(): value for key, value in card.items()}
+            name = facts.get("card series") or facts.get("device name") or "AMD GPU"
+            size = facts.get("vram total memory (b)", "")
+            found.append((name, int(size) if size.isdigit() else None, driver))
     if not found:
         with contextlib.suppress(ImportError):  # torch is not installed, or is broken
             import torch
@@ -123,8 +115,9 @@ def visible_gpus() -> list[dict[str, Any]]:
             from gnntrain import devices
 
             for kind, number in devices.gpus_here().items():
-                here = [torch.device(kind, index) for index in range(number) if kind != "cuda"]
-                found += [(*devices.describe(device), None) for device in here]
+                if kind != "cuda":
+                    here = [torch.device(kind, index) for index in range(number)]
+                    found += [(*devices.describe(device), None) for device in here]
     return [{"name": name, "memory_bytes": size, "driver": driver} for name, size, driver in found]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import errno
 import importlib
 import io
@@ -24,17 +23,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gnntrain.config.types import flattened
-from gnntrain.errors import RunError
-from gnntrain.reporting.rundir import RunDirectory, explained, write_atomically
-from gnntrain.training.records import (
-    EpochRecord,
-    FitResult,
-    Listener,
-    RunInfo,
-    StepProgress,
-    Summary,
-    json_safe,
-)
+from gnntrain.reporting.rundir import RunDirectory, write_atomically
+from gnntrain.training.records import EpochRecord, FitResult, Listener, RunInfo, Summary, json_safe
 
 _MLFLOW_BATCH = 100
 _MLFLOW_STATUS = {"completed": "FINISHED", "failed": "FAILED"}  # any other: KILLED
@@ -42,77 +32,19 @@ _MLFLOW_STATUS = {"completed": "FINISHED", "failed": "FAILED"}  # any other: KIL
 _log = logging.getLogger("gnntrain")
 
 
-class Logger:
-    """A listener that records epochs: subclasses override `begin`, `record` and `end`.
+class Logger(Listener):
+    """A listener that records epochs, made of the run directory, the resolved configuration in
+    plain values, and the logger's own options.
 
-    A failure does not end the run; the first one is a warning. After an OSError, a logger of files
-    gets the events that it missed before the next one: a disk that was full for a while costs
-    nothing. After any other failure it gets no more events.
-
-    Attributes:
-        name: Its name in the configuration.
-        catches_up: Whether an event that failed with an OSError is sent again.
-
-    Args:
-        run: The run directory.
-        config: The resolved configuration, plain values.
-        options: The logger's own options.
+    At the start of a resumed run a table is written anew from the epochs before: a run that was
+    killed may have written epochs after its last checkpoint, or half a line.
     """
 
-    name: ClassVar[str]
-    catches_up: ClassVar[bool] = True
+    name: ClassVar[str]  # in the configuration
+    catches_up: ClassVar[bool] = True  # an event that failed with an OSError is sent again
 
     def __init__(self, run: RunDirectory, config: Mapping[str, Any], **options: Any) -> None:
         self.run, self.config, self.options = run, config, options
-        self._missed: deque[tuple[Callable[[Any], None], object]] = deque()
-        self._has_failed = False
-
-    def begin(self, info: RunInfo) -> None:
-        """Open files or connections."""
-
-    def record(self, record: EpochRecord) -> None:
-        """Record one epoch."""
-
-    def end(self, summary: Summary) -> None:
-        """Close files or connections."""
-
-    def on_start(self, info: RunInfo) -> None:
-        """Begin, guarded."""
-        self._guarded(self.begin, info)
-
-    def on_step(self, progress: StepProgress) -> None:
-        """Nothing: no logger records steps."""
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        """Record, guarded."""
-        self._guarded(self.record, record)
-
-    def on_message(self, text: str) -> None:
-        """Nothing: no logger records notices."""
-
-    def on_finish(self, summary: Summary) -> None:
-        """End, guarded."""
-        self._guarded(self.end, summary)
-
-    def _guarded(self, event: Callable[[Any], None], argument: object) -> None:
-        was_behind = bool(self._missed)
-        self._missed.append((event, argument))
-        while self._missed and not self._has_failed:
-            try:
-                event, argument = self._missed[0]
-                event(argument)
-                self._missed.popleft()
-            except Exception as error:
-                if self.catches_up and isinstance(error, OSError):
-                    if not was_behind:
-                        words = "the logger %s cannot write (%s); what it misses follows when it "
-                        _log.warning(f"{words}can again", self.name, error.strerror or error)
-                    return
-                self._has_failed = True
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                words = "the logger %s failed and is left out from now on: %s"
-                _log.warning(words, self.name, reason)
-        self._missed.clear()
 
     def _tracked(self, new_id: str | None = None) -> str | None:
         """The id of this run in the logger's service, a new one written down; None: it has none."""
@@ -124,13 +56,57 @@ class Logger:
         return ids.get(self.name)
 
 
+class Guarded(Listener):
+    """A logger whose failure does not end the run; the first one is a warning.
+
+    After an OSError, a logger of files gets the events that it missed before the next one: a disk
+    that was full for a while costs nothing. After any other failure it gets no more events.
+    """
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger, self._has_failed = logger, False
+        self._missed: deque[tuple[Callable[[Any], None], object]] = deque()
+
+    def on_start(self, info: RunInfo) -> None:
+        self._send(self._logger.on_start, info)
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self._send(self._logger.on_epoch, record)
+
+    def on_finish(self, summary: Summary) -> None:
+        self._send(self._logger.on_finish, summary)
+
+    def _send(self, event: Callable[[Any], None], argument: object) -> None:
+        was_behind, name = bool(self._missed), self._logger.name
+        self._missed.append((event, argument))
+        while self._missed and not self._has_failed:
+            try:
+                event, argument = self._missed[0]
+                event(argument)
+                self._missed.popleft()
+            except Exception as error:
+                if self._logger.catches_up and isinstance(error, OSError):
+                    if not was_behind:
+                        words = "the logger %s cannot write (%s); what it misses follows when it "
+                        _log.warning(f"{words}can again", name, error.strerror or error)
+                    return
+                self._has_failed = True
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                _log.warning("the logger %s failed and is left out from now on: %s", name, reason)
+        self._missed.clear()
+
+
 class JsonlLogger(Logger):
     """``metrics.jsonl``: one JSON object an epoch, written at once."""
 
     name = "jsonl"
 
-    def record(self, record: EpochRecord) -> None:
-        """Append one line."""
+    def on_start(self, info: RunInfo) -> None:
+        path = self.run.path / "metrics.jsonl"
+        if info.records or path.is_file():
+            write_atomically(path, "".join(map(_json_line, info.records)))
+
+    def on_epoch(self, record: EpochRecord) -> None:
         _append_whole(self.run.path / "metrics.jsonl", _json_line(record).encode())
 
 
@@ -139,7 +115,12 @@ class CsvLogger(Logger):
 
     name = "csv"
 
-    def record(self, record: EpochRecord) -> None:
+    def on_start(self, info: RunInfo) -> None:
+        path = self.run.path / "metrics.csv"
+        if info.records or path.is_file():
+            write_atomically(path, _to_csv([json_safe(record.flat()) for record in info.records]))
+
+    def on_epoch(self, record: EpochRecord) -> None:
         """Append one row, or write the file anew with more columns."""
         path, row = self.run.path / "metrics.csv", json_safe(record.flat())
         rows: list[dict[str, Any]] = []
@@ -155,51 +136,33 @@ class CsvLogger(Logger):
 
 
 class TensorBoardLogger(Logger):
-    """An event file in ``tensorboard/``: metrics as scalars; configuration and summary as text.
+    """An event file in ``tensorboard/`` with the metrics as scalars.
 
     TensorBoard's own writer writes in a thread, which ends for good on a full disk. Here the
     events of an epoch are written at once; what fails can be written again.
     """
 
     name = "tensorboard"
-    _path: Path | None = None
 
-    def begin(self, info: RunInfo) -> None:
-        """Begin the event file."""
+    def on_start(self, info: RunInfo) -> None:
         name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self._path = path = self.run.path / "tensorboard" / name
-        path.parent.mkdir(exist_ok=True)
-        head: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}]
-        if info.first_epoch > 1:
+        self._path = self.run.path / "tensorboard" / name
+        self._path.parent.mkdir(exist_ok=True)
+        self._append(file_version="brain.Event:2")
+        if info.records:
             # TensorBoard hides epochs that were written after the checkpoint.
-            head.append({"step": info.first_epoch, "session_log": {"status": "START"}})
-        self._append(*head, config=self.config, run=dataclasses.asdict(info))
+            self._append(step=len(info.records) + 1, session_log={"status": "START"})
 
-    def record(self, record: EpochRecord) -> None:
-        """Add the record's scalars."""
+    def on_epoch(self, record: EpochRecord) -> None:
         values = [{"tag": name, "simple_value": n} for name, n in _scalars(record).items()]
-        self._append({"step": record.epoch, "summary": {"value": values}})
+        self._append(step=record.epoch, summary={"value": values})
 
-    def end(self, summary: Summary) -> None:
-        """Add the summary."""
-        self._append(summary=summary.to_dict())
-
-    def _append(self, *events: Mapping[str, Any], **texts: Mapping[str, Any]) -> None:
-        """Append events, and texts by their names."""
+    def _append(self, **event: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.plugins.text.summary import text_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        if self._path is None:  # the run ended before its start
-            return
         records = io.BytesIO()
-        writer = RecordWriter(records)
-        for event in events:
-            writer.write(Event(wall_time=time.time(), **event).SerializeToString())
-        for name, value in texts.items():
-            text = json.dumps(json_safe(value), indent=2, default=str)
-            summary = text_pb(f"{name}/text_summary", f"```\n{text}\n```")
-            writer.write(Event(wall_time=time.time(), summary=summary).SerializeToString())
+        RecordWriter(records).write(Event(wall_time=time.time(), **event).SerializeToString())
         _append_whole(self._path, records.getvalue())
 
 
@@ -210,7 +173,7 @@ class WandbLogger(Logger):
     catches_up = False
     _run: Any = None
 
-    def begin(self, info: RunInfo) -> None:
+    def on_start(self, info: RunInfo) -> None:
         """Start a run of W&B, or resume the one of this run directory."""
         kept = self._tracked()
         self._run = importlib.import_module("wandb").init(
@@ -218,16 +181,14 @@ class WandbLogger(Logger):
             **({} if kept is None else {"id": kept, "resume": "allow"}),
             name=self.run.name,
             dir=str(self.run.path),
-            config=json_safe({**self.config, "run_info": dataclasses.asdict(info)}),
+            config=json_safe({**self.config, "run_info": info.facts}),
         )
         self._tracked(self._run.id)
 
-    def record(self, record: EpochRecord) -> None:
-        """Log the record at its epoch."""
+    def on_epoch(self, record: EpochRecord) -> None:
         self._run.log(_scalars(record), step=record.epoch)
 
-    def end(self, summary: Summary) -> None:
-        """Log the summary and end the run."""
+    def on_finish(self, summary: Summary) -> None:
         if self._run is not None:
             self._run.summary.update(_summary_scalars(summary))
             self._run.finish(exit_code=0 if summary.status in ("completed", "pruned") else 1)
@@ -240,7 +201,7 @@ class MlflowLogger(Logger):
     catches_up = False
     _mlflow: Any = None
 
-    def begin(self, info: RunInfo) -> None:
+    def on_start(self, info: RunInfo) -> None:
         """Start a run of MLflow with the configuration, or resume the one of this run directory."""
         self._mlflow = mlflow = importlib.import_module("mlflow")
         if self.options.get("tracking_uri") is not None:
@@ -250,16 +211,14 @@ class MlflowLogger(Logger):
             return  # it has its parameters, and MLflow refuses to change one
         mlflow.set_experiment(self.options.get("experiment"))
         self._tracked(mlflow.start_run(run_name=self.run.name).info.run_id)
-        parameters = [*flattened({**self.config, "run_info": dataclasses.asdict(info)}).items()]
+        parameters = [*flattened({**self.config, "run_info": info.facts}).items()]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
 
-    def record(self, record: EpochRecord) -> None:
-        """Log the record at its epoch."""
+    def on_epoch(self, record: EpochRecord) -> None:
         self._log(_scalars(record), step=record.epoch)
 
-    def end(self, summary: Summary) -> None:
-        """Log the summary and end the run."""
+    def on_finish(self, summary: Summary) -> None:
         if self._mlflow is not None:
             self._log(_summary_scalars(summary))
             self._mlflow.end_run(status=_MLFLOW_STATUS.get(summary.status, "KILLED"))
@@ -277,32 +236,10 @@ LOGGERS: dict[str, type[Logger]] = {logger.name: logger for logger in _ALL}
 def build_loggers(
     options: Mapping[str, Mapping[str, Any] | None], run: RunDirectory, config: Mapping[str, Any]
 ) -> list[Listener]:
-    """The loggers of a run; ``jsonl`` comes first, chosen or not: other commands read its file.
-
-    Args:
-        options: Options by name of the logger.
-        run: The run directory.
-        config: The resolved configuration, plain values, for loggers that record it.
-    """
+    """The loggers of a run, by their names and options; ``jsonl`` comes first, chosen or not: other
+    commands read its file."""
     chosen = {"jsonl": None, **options}
-    return [LOGGERS[name](run, config, **(chosen[name] or {})) for name in chosen]
-
-
-def restore_tables(run: RunDirectory, records: Sequence[EpochRecord]) -> None:
-    """Rewrite the metrics files of a resumed run so that they hold exactly ``records``.
-
-    A run that was killed may have written epochs after its last checkpoint, or half a line.
-
-    Raises:
-        RunError: a file cannot be written.
-    """
-    lines, table = run.path / "metrics.jsonl", run.path / "metrics.csv"
-    with explained(lines, RunError):
-        if records or lines.is_file():
-            write_atomically(lines, "".join(map(_json_line, records)))
-    with explained(table, RunError):
-        if table.is_file():
-            write_atomically(table, _to_csv([json_safe(record.flat()) for record in records]))
+    return [Guarded(LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
 
 
 def reached(run: RunDirectory, metric: str) -> FitResult:
@@ -338,8 +275,7 @@ def _to_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] = ()) -> s
     """The rows under the columns of a file that has them; else a whole file, whose header has the
     columns of the longest row first."""
     text = io.StringIO()
-    longest_first = sorted(rows, key=len, reverse=True)
-    ours = dict.fromkeys(key for row in longest_first for key in row)
+    ours = dict.fromkeys(key for row in sorted(rows, key=len, reverse=True) for key in row)
     writer = csv.DictWriter(text, [*(columns or ours)])
     if rows and not columns:
         writer.writeheader()
@@ -352,12 +288,7 @@ def _scalars(record: EpochRecord) -> dict[str, int | float]:
 
 
 def _summary_scalars(summary: Summary) -> dict[str, float]:
-    """The final numbers, under ``best/`` and ``total/``."""
-    scalars = {
-        f"best/{split}/{name}": value
-        for split, metrics in summary.metrics.items()
-        for name, value in metrics.items()
-    }
-    if summary.best_epoch is not None:
-        scalars["best/epoch"] = summary.best_epoch
-    return scalars | {"total/seconds": summary.seconds_total, "total/epochs": summary.epochs}
+    """The numbers of ``summary.json``, such as ``summary/test/accuracy``."""
+    found = flattened({"summary": summary.to_dict()})
+    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {name.replace(".", "/"): value for name, value in numbers.items()}

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gnntrain.errors import RunError
@@ -17,28 +17,7 @@ _WARNINGS = logging.getLogger("py.warnings")  # the logger of logging.captureWar
 _PLACE = re.compile(r"^.*?:\d+: (?=\w*Warning: )")
 
 
-class _Attached(logging.Handler):
-    """A handler of the loggers ``gnntrain``, from level INFO on, and of Python's warnings, which no
-    longer go to standard error; until `close`."""
-
-    def attach(self) -> logging.Handler:
-        if _OURS.getEffectiveLevel() > logging.INFO:
-            _OURS.setLevel(logging.INFO)
-        logging.captureWarnings(True)
-        for logger in (_OURS, _WARNINGS):
-            logger.addHandler(self)
-        return self
-
-    def close(self) -> None:
-        for logger in (_OURS, _WARNINGS):
-            logger.removeHandler(self)
-        if not any(isinstance(one, _Attached) for one in _WARNINGS.handlers):
-            logging.captureWarnings(False)
-        with contextlib.suppress(OSError):  # a file that was full tries to write its buffer again
-            super().close()
-
-
-class _RankLog(_Attached, logging.FileHandler):
+class _RankLog(logging.FileHandler):
     """A full disk is a warning, once. Records are lost until there is room again."""
 
     _is_refused = False
@@ -55,7 +34,7 @@ class _RankLog(_Attached, logging.FileHandler):
         self._is_refused = False
 
 
-class _Messages(_Attached):
+class _Messages(logging.Handler):
     """Warnings and errors as one-line messages; they never end what they tell of."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
@@ -73,10 +52,10 @@ class _Messages(_Attached):
             self.handleError(record)
 
 
-def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
-    """Open ``logs/rank_N.log`` of a run for this process, until ``close()``.
-
-    It gets the records of the logger ``gnntrain`` from level INFO on, and Python's warnings.
+@contextlib.contextmanager
+def rank_log(run_dir: Path, rank: int) -> Iterator[None]:
+    """Write this process's records of the loggers ``gnntrain``, from level INFO on, and Python's
+    warnings to ``logs/rank_N.log`` of a run.
 
     Raises:
         RunError: the file cannot be written.
@@ -86,9 +65,31 @@ def open_rank_log(run_dir: Path, rank: int) -> logging.Handler:
         path.parent.mkdir(parents=True, exist_ok=True)
         log = _RankLog(path, encoding="utf-8", errors="backslashreplace")
     log.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s rank {rank}: %(message)s"))
-    return log.attach()
+    with _attached(log):
+        yield
 
 
-def forward_warnings(tell: Callable[[str], object] | None) -> logging.Handler:
-    """Tell this process's warnings, a line each, until ``close()``; ``None``: standard error."""
-    return _Messages(tell or (lambda text: print(text, file=sys.stderr))).attach()
+@contextlib.contextmanager
+def forwarded_warnings(tell: Callable[[str], object] | None) -> Iterator[None]:
+    """Tell this process's warnings, a line each; ``None``: standard error."""
+    with _attached(_Messages(tell or (lambda text: print(text, file=sys.stderr)))):
+        yield
+
+
+@contextlib.contextmanager
+def _attached(handler: logging.Handler) -> Iterator[None]:
+    """Python's warnings go to the handlers that are attached, and not to standard error."""
+    if _OURS.getEffectiveLevel() > logging.INFO:
+        _OURS.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    for logger in (_OURS, _WARNINGS):
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in (_OURS, _WARNINGS):
+            logger.removeHandler(handler)
+        left = [isinstance(one, _RankLog | _Messages) for one in _WARNINGS.handlers]
+        logging.captureWarnings(any(left))
+        with contextlib.suppress(OSError):  # a file that was full tries to write its buffer again
+            handler.close()

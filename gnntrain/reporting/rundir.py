@@ -8,7 +8,6 @@ checkpoints/{last,last.prev,best}.pt  logs/rank_N.log  summary.json``.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import fcntl
 import itertools
@@ -16,7 +15,6 @@ import json
 import math
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -27,6 +25,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from filelock import FileLock, Timeout
 
 from gnntrain.atomic_io import atomic_write
+from gnntrain.config.problems import meant_or
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import GnntrainError, RunError, UserError
 from gnntrain.paths import expanded, is_file, is_folder
@@ -41,7 +40,6 @@ _LOCK_FILE = ".lock"
 _LOOK_SECONDS = 1.0  # more than `ls` and `report` take to see whether a run goes on
 _DEEPEST = 4  # runs/multirun/<sweep>/<group of trials>/<trial>
 _LONGEST_NAME = 100
-_PLACE_HINT = "Free some space, or choose another place with run.dir=DIR."
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,8 @@ class RunDirectory:
         place: RunPlace,
         config: Mapping[str, Any],
         *,
-        overrides: Sequence[str] = (),
         seed: int,
-        command: Sequence[str] | None = None,
+        overrides: Sequence[str] = (),
         jobs: Mapping[str, str] | None = None,
     ) -> RunDirectory:
         """Make the directory of a new run and write its configuration and environment.
@@ -92,10 +89,8 @@ class RunDirectory:
         Args:
             place: The directory; must be empty where it exists.
             config: The resolved configuration, plain values.
+            seed: Seed of the run, for ``env.json`` as `jobs`, the names of its job by launcher.
             overrides: The overrides as typed, for ``overrides.txt``.
-            seed: Seed of the run, for ``env.json``.
-            command: The command line, for ``env.json``; this process's own where ``None``.
-            jobs: Names of the job, by launcher, for ``env.json``.
 
         Raises:
             UserError: the directory is not empty, or cannot be written.
@@ -107,17 +102,12 @@ class RunDirectory:
                 if not place.is_made_up:
                     raise occupied(path)
                 path = free(place.path.absolute())
-            (path / "overrides.txt").write_text(_lines(overrides), encoding="utf-8")
-            environment = describe_environment(seed=seed, command=command)
-            environment |= {"jobs": dict(jobs)} if jobs else {}
-            (path / "env.json").write_text(_to_json(environment), encoding="utf-8")
+            (path / "overrides.txt").write_text("".join(f"{o}\n" for o in overrides), "utf-8")
+            environment = describe_environment(seed=seed) | ({"jobs": dict(jobs)} if jobs else {})
+            (path / "env.json").write_text(_to_json(environment), "utf-8")
         with contextlib.suppress(OSError):  # a file system without links
-            link = RUNS / f".{LATEST}-{secrets.token_hex(8)}"
-            link.symlink_to(os.path.relpath(path, RUNS.absolute()), target_is_directory=True)
-            try:
-                link.replace(RUNS / LATEST)
-            except OSError:
-                link.unlink()
+            (RUNS / LATEST).unlink(missing_ok=True)
+            (RUNS / LATEST).symlink_to(os.path.relpath(path, RUNS.absolute()))
         return cls(path)
 
     @classmethod
@@ -125,7 +115,7 @@ class RunDirectory:
         """Find a run by its path, its name under ``root``, or ``latest``.
 
         Raises:
-            UserError: there is no such run; the hint has the nearest names.
+            UserError: there is no such run; the hint has the nearest name.
         """
         path = find_run(run, root)
         if not is_file(path / "config.yaml"):
@@ -166,7 +156,7 @@ class RunDirectory:
         """The resolved configuration of the run."""
         path = self.path / "config.yaml"
         try:
-            config = read_yaml(path.read_text(encoding="utf-8"))
+            config = read_yaml(path.read_text("utf-8"))
             if isinstance(config, dict):
                 return config
             raise ValueError(f"it holds no configuration, but a {type(config).__name__}")
@@ -183,7 +173,7 @@ class RunDirectory:
         """Replace the configuration of a run that is resumed with changed keys, and add the
         overrides as typed."""
         self._write("config.yaml", _to_yaml(config))
-        self._write("overrides.txt", _lines([*self.overrides(), *overrides]))
+        self._write("overrides.txt", "".join(f"{o}\n" for o in [*self.overrides(), *overrides]))
 
     def write_store_record(self, record: StoreRecord) -> None:
         """Write the graph of the run to ``store.json``."""
@@ -193,7 +183,7 @@ class RunDirectory:
         """The graph of the run; ``None`` where there is no ``store.json``."""
         path = self.path / "store.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text("utf-8"))
             return StoreRecord(str(found["path"]), str(found["digest"]), found.get("learnt"))
         except FileNotFoundError:
             return None
@@ -216,11 +206,6 @@ class RunDirectory:
     def environment(self) -> dict[str, Any]:
         """The content of ``env.json``."""
         return self._read("env.json") or {}
-
-    def jobs(self) -> dict[str, str]:
-        """The names of the job that began the run, by launcher; none where it was no job."""
-        jobs = self.environment().get("jobs")
-        return jobs if isinstance(jobs, dict) else {}
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -245,7 +230,7 @@ class RunDirectory:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads((self.path / name).read_text(encoding="utf-8"))
+            found = json.loads((self.path / name).read_text("utf-8"))
             return found if isinstance(found, dict) else None
         return None
 
@@ -257,13 +242,13 @@ class RunDirectory:
 def _claimed(path: Path, config: str, besides: Sequence[str]) -> bool:
     """Make a run directory with its ``config.yaml``; False where it has more than the names
     ``besides`` and the empty folders of a run that was killed as it began."""
+    folders = ("checkpoints", "logs")
     path.mkdir(parents=True, exist_ok=True)
     for entry in path.iterdir():
-        is_left = entry.name in ("checkpoints", "logs") and is_folder(entry)
-        if entry.name not in besides and not (is_left and not any(entry.iterdir())):
+        is_left = entry.name in folders and is_folder(entry) and not any(entry.iterdir())
+        if entry.name not in besides and not is_left:
             return False
-    # First, so that one that is killed at any moment can be begun anew.
-    for name in ("checkpoints", "logs"):
+    for name in folders:  # first: a run that is killed at any moment can be begun anew
         (path / name).mkdir(exist_ok=True)
     target = path / "config.yaml"
     try:
@@ -315,30 +300,25 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     """The directory that a path, a name under ``root`` or ``latest`` means.
 
     Raises:
-        UserError: there is none, with the names nearest to it; or it is something else.
+        UserError: there is none, with the name nearest to it.
     """
-    if not isinstance(run, str | Path):  # a notebook's mistake
-        hint = 'Give its directory, as in infer(summary["run"]).'
-        raise UserError(f"a {type(run).__name__} is no run", hint)
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
     if str(run) == LATEST:  # a file system may know no symbolic links
         places = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)[:1]
     if not places:
-        place = f" under {root.absolute()}" * (str(run) == LATEST)
-        raise UserError(f"there is no run {str(run)!r}{place}", known_runs(run, root))
+        words = f"there is no run {str(run)!r}, nor is one under {root.absolute()}"
+        raise UserError(words, known_runs(run, root))
     # A folder that is neither run nor sweep hides none; alone, its caller says what it lacks.
     return next((one for one in places if is_run(one) or is_file(one / "sweep.json")), places[0])
 
 
 def known_runs(run: str | Path, root: Path = RUNS) -> str:
-    """A hint at the runs there are, the nearest names first."""
+    """A hint at the run with the nearest name, or at the newest."""
     names = [path.name for path in newest_runs(root)]
     if not names:
         return "Train one with `gnntrain`, or give the path of a run directory."
-    near = difflib.get_close_matches(Path(run).name, names, n=3, cutoff=0.7)
-    if near:
-        return f"Did you mean {' or '.join(near)}?"
-    return f"The newest run under {root} is {names[0]}. `gnntrain ls runs` lists all."
+    newest = f"The newest run under {root} is {names[0]}. `gnntrain ls runs` lists all."
+    return meant_or(Path(run).name, names, newest)
 
 
 def is_run(folder: Path) -> bool:
@@ -363,25 +343,23 @@ def is_running(folder: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:  # no lock, or a file system without
-        return False
+        pass
     return False
 
 
-def run_directories(folder: Path, deepest: int = _DEEPEST) -> list[Path]:
-    """The run directories below a folder, as a sweep by any sweeper leaves them.
-
-    In the order of their names, numbers by their size. Links such as `latest` are not followed.
-    """
+def run_directories(root: Path) -> list[Path]:
+    """The run directories below a folder, as a sweep by any sweeper leaves them, at most four
+    levels deep. In the order of their names, numbers by their size; links are not followed."""
     found: list[Path] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
-        folders = [path for path in folders if not path.name.startswith(".")]
-        folders.sort(key=lambda p: (int(p.name) if p.name.isdecimal() else math.inf, p.name))
-        for path in folders:
-            if is_run(path):
-                found.append(path)
-            elif deepest > 1:
-                found += run_directories(path, deepest - 1)
+    for folder, names, _ in os.walk(root):
+        path = Path(folder)
+        depth = len(path.relative_to(root).parts)
+        if is_found := depth > 0 and is_run(path):
+            found.append(path)
+        if is_found or depth == _DEEPEST:
+            names.clear()  # no look below
+        names[:] = [name for name in names if not name.startswith(".")]
+        names.sort(key=lambda name: (int(name) if name.isdecimal() else math.inf, name))
     return found
 
 
@@ -420,12 +398,11 @@ def occupied(path: Path) -> UserError:
     """The error for a run or a sweep in a folder that holds another."""
     kinds = {"config.yaml": "run", "sweep.json": "sweep", "multirun.yaml": "sweep"}
     held = [f"holds a {kind} already" for name, kind in kinds.items() if is_file(path / name)]
+    words = f"the folder {shown_path(path)} {[*held, 'is not empty'][0]}; nothing was overwritten"
     hint = "Choose another with run.name=NAME or run.dir=DIR, or remove it first."
     if is_file(path / "config.yaml"):
         hint += " A run goes on by its own command with run.if_exists=resume."
-    return UserError(
-        f"the folder {shown_path(path)} {[*held, 'is not empty'][0]}; nothing was overwritten", hint
-    )
+    return UserError(words, hint)
 
 
 @contextlib.contextmanager
@@ -435,11 +412,8 @@ def explained(path: Path, kind: type[GnntrainError] = UserError) -> Iterator[Non
         yield
     except OSError as error:
         kind = RunError if error.errno in (errno.ENOSPC, errno.EDQUOT) else kind
-        raise kind(f"{path} cannot be written: {error.strerror or error}", _PLACE_HINT) from error
-
-
-def _lines(overrides: Sequence[str]) -> str:
-    return "".join(f"{item}\n" for item in overrides)
+        hint = "Free some space, or choose another place with run.dir=DIR."
+        raise kind(f"{path} cannot be written: {error.strerror or error}", hint) from error
 
 
 def _to_yaml(config: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gnntrain.reporting.stream import TolerantStream
+from gnntrain.reporting.text import TolerantStream
 
 WHOLE = 10_000
 """The width of an output that has none, where lines stay whole."""

@@ -1,18 +1,27 @@
-"""Numbers, paths and courses as people read them: plain text, of bounded width in columns."""
+"""Numbers, paths and curves as people read them, in plain text of bounded width; and an output that
+never ends a run."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import math
+import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
 from gnntrain.metrics import LabelKind
 
 _BARS = "▁▂▃▄▅▆▇█"
+_ASCII: dict[int, int | str] = str.maketrans(f"{_BARS}·…━", "_.-~=+*#|~-") | {
+    ord("→"): "->",
+    ord("±"): "+-",
+}
 _SHOWN_METRICS = {
     **{"roc_auc": "ROC AUC", "average_precision": "AP", "r2": "R2", "rmse": "RMSE", "mae": "MAE"},
     **{"f1": "F1", "f1_micro": "F1 micro", "f1_macro": "F1 macro"},
@@ -28,14 +37,12 @@ def format_rate(number: float | None) -> str:
     """A rate in three digits, in at most 6 characters: ``84.7``, ``12.3k``, ``1.21M``."""
     if number is None or not math.isfinite(number):
         return "-"
-    return "".join(_scaled(number, 1000, ("", "k", "M", "G", "T")))
+    return _scaled(number, 1000, ("", "k", "M", "G", "T"))
 
 
 def format_bytes(number: float | None) -> str:
     """Bytes in three digits and a binary unit, in at most 8 characters: ``1.21 GiB``."""
-    if number is None:
-        return "-"
-    return " ".join(_scaled(number / 2**20, 1024, ("MiB", "GiB", "TiB")))
+    return "-" if number is None else _scaled(number / 2**20, 1024, (" MiB", " GiB", " TiB"))
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -45,7 +52,7 @@ def format_seconds(seconds: float | None) -> str:
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
-        return " ".join(_scaled(seconds, 60, ("s",)))
+        return _scaled(seconds, 60, (" s",))
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -86,14 +93,14 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     return "".join(" " if math.isnan(height) else _BARS[round(height)] for height in heights)
 
 
-def _scaled(number: float, base: int, units: Sequence[str]) -> tuple[str, str]:
+def _scaled(number: float, base: int, units: Sequence[str]) -> str:
     """Three digits, ``1.21``, ``12.3`` or ``847``, and the first unit in which they suffice."""
     for unit in units:
         if abs(number) < 999.5 or unit == units[-1]:
             break
         number /= base
     decimals = 2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0
-    return f"{number:.{decimals}f}", unit
+    return f"{number:.{decimals}f}{unit}"
 
 
 def short_number(text: str) -> str:
@@ -126,9 +133,9 @@ def counted_inputs(num_features: int, num_node_types: int, num_edge_types: int) 
 
 def counted_outputs(number: int, kind: LabelKind) -> str:
     """What a model predicts of a node, with its number: `7 classes`, `12 labels`, `1 target`."""
-    if kind == "continuous":
-        return counted(number, "target")
-    return counted(number, "label") if kind == "multilabel" else f"{number:,} classes"
+    if kind in ("multilabel", "continuous"):
+        return counted(number, "label" if kind == "multilabel" else "target")
+    return f"{number:,} classes"
 
 
 def markdown(text: object) -> str:
@@ -139,3 +146,63 @@ def markdown(text: object) -> str:
 def fence(text: str) -> str:
     """Backticks, more than there are in a row in a text."""
     return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+
+
+class TolerantStream:
+    """A text stream that replaces characters outside its encoding and survives a lost output.
+
+    A closed pipe (``gnntrain | head``), a terminal that hung up or a full disk behind ``>`` mutes
+    it; the run goes on, and its directory holds all results.
+
+    Args:
+        stream: The output; ``None`` is Python's value for an output that was closed at its start.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = Path(os.devnull).open("w") if stream is None else stream  # noqa: SIM115
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write ``text``, with ASCII in place of characters that the encoding lacks."""
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self._tolerant("write", text.encode(encoding, errors="gnntrain.ascii").decode(encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._tolerant("flush")
+
+    def isatty(self) -> bool:
+        """Whether the output is a terminal."""
+        with contextlib.suppress(ValueError):  # it was closed
+            return self._stream.isatty()
+        return False
+
+    def _tolerant(self, method: str, *arguments: str) -> None:
+        """Call a method of the stream, which is muted where it is lost."""
+        try:
+            getattr(self._stream, method)(*arguments)
+        except (OSError, ValueError):  # ValueError: this process closed the stream
+            lost, self._stream = self._stream, Path(os.devnull).open("w")  # noqa: SIM115
+            # The interpreter flushes the buffer at exit, which would fail again.
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(self._stream.fileno(), lost.fileno())
+
+
+def restore_terminal() -> None:
+    """Show the cursor again, for a parent whose rank 0 was killed while its live view was on."""
+    output = TolerantStream(sys.stdout)
+    if output.isatty():
+        output.write("\x1b[?25h")
+        output.flush()
+
+
+def _to_ascii(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].translate(_ASCII)
+    return text.encode("ascii", errors="backslashreplace").decode(), error.end
+
+
+codecs.register_error("gnntrain.ascii", _to_ascii)

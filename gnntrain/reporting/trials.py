@@ -63,7 +63,6 @@ class Trial(Scored):
         return {key: value for key, _, value in pairs}
 
     def score(self, split: str) -> float:
-        """The metric on `val` or `test`."""
         value = self.val if split == "val" else self.test
         return math.nan if value is None else value
 
@@ -79,10 +78,8 @@ class Spread:
     def of(cls, values: Iterable[float]) -> Spread:
         """Over the values that are not NaN."""
         known = [value for value in values if not math.isnan(value)]
-        return cls(
-            statistics.fmean(known) if known else None,
-            statistics.stdev(known) if len(known) > 1 else None,
-        )
+        std = statistics.stdev(known) if len(known) > 1 else None
+        return cls(statistics.fmean(known) if known else None, std)
 
     def __str__(self) -> str:
         mean = format_metric(self.mean)
@@ -127,19 +124,20 @@ def rank(groups: Sequence[Group[_Run]]) -> list[Group[_Run]]:
     return sorted(alike[sets[0]], key=lambda group: group.cost) if sets else []
 
 
-@dataclass(frozen=True)
 class SweepResults:
-    """What the trials of a sweep say together."""
+    """What the trials of a sweep say together.
 
-    trials: tuple[Trial, ...]  # all, by number
-    # Trials that completed or were pruned, by what they differ in besides seed and split: groups
-    # that can be ranked against each other, the best mean first, then the others.
-    groups: tuple[Group[Trial], ...]
-    repeated: tuple[str, ...]  # keys over which means are taken; none where no group has several
+    Attributes:
+        trials: All, by number.
+        groups: Trials that completed or were pruned, by what they differ in besides seed and
+            split: groups that can be ranked against each other, the best mean first, then others.
+        repeated: Keys over which means are taken; none where no group has several trials.
+        metric: The metric that decides.
+        best: The best trial of the best group.
+    """
 
-    @classmethod
-    def of(cls, trials: Sequence[Trial]) -> SweepResults:
-        """The order of the trials as they stand."""
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.trials = tuple(trials)
         ended = [t for status in ("completed", "pruned") for t in trials if t.status == status]
         distinct = {tuple(sorted(trial.varied)): trial for trial in reversed(ended)}
         members: dict[tuple[str, ...], list[Trial]] = {}
@@ -151,23 +149,15 @@ class SweepResults:
             counted = [trial for trial in runs if trial.status == "completed"]
             splits = {trial.values[SPLIT] for trial in counted if SPLIT in trial.values}
             groups.append(Group(varied, runs, counted, tuple(sorted(splits))))
-        best = rank(groups)
-        others = [group for group in groups if group not in best]
+        ranked = rank(groups)
+        others = [group for group in groups if group not in ranked]
         others.sort(key=lambda group: (not group.counted, group.splits, group.cost))
+        self.groups = (*ranked, *others)
         keys = {key for trial in trials if trial.status == "completed" for key in trial.values}
         has_several = any(len(group.counted) > 1 for group in groups)
-        repeated = tuple(key for key in REPEATED if key in keys) if has_several else ()
-        return cls(tuple(trials), (*best, *others), repeated)
-
-    @property
-    def metric(self) -> str:
-        """The metric that decides."""
-        return next((trial.metric for trial in self.trials if trial.metric), "metric")
-
-    @property
-    def best(self) -> Trial | None:
-        """The best trial of the best group."""
-        return next((trial for group in self.groups[:1] for trial in group.counted), None)
+        self.repeated = tuple(key for key in REPEATED if key in keys and has_several)
+        self.metric = next((trial.metric for trial in trials if trial.metric), "metric")
+        self.best = next((trial for group in self.groups[:1] for trial in group.counted), None)
 
     def count(self, status: str) -> int:
         """How many trials are in this state."""

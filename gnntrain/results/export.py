@@ -24,7 +24,7 @@ from gnntrain.data.values import MISSING_MARKS
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model, plain
-from gnntrain.models.base import PyGModel, call
+from gnntrain.models.conv import PyGModel, call
 from gnntrain.models.embedding import num_parameters
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
@@ -36,7 +36,6 @@ from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.records import json_safe
 
 _FORMAT = 1
-_SHOWN_NAMES = 50  # on the card
 _MODEL_PY = '''"""{title} Needs {needs}."""
 
 {imports}
@@ -92,7 +91,6 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     load_weights(model, state, checkpoint)
     made = _pyg_model(config.model, model, signature)
     made_with, package = f"{made.module}.{made.name}", made.module.partition(".")[0]
-    own_package = None if package == "torch_geometric" else package
     summary, plain = run.summary() or {}, _without_places(config.to_dict())
     preparation = ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
     about = {
@@ -100,7 +98,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         "model": config.model.name,
         "made_with": made_with,
         "arguments": made.arguments,
-        "own_package": own_package,
+        "own_package": None if package == "torch_geometric" else package,
         "takes": ", ".join(
             n for n in made.inputs if signature.has_edge_weight or n != "edge_weight"
         ),
@@ -154,17 +152,16 @@ def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) 
         return model.pyg_model()
     assert isinstance(config, PluginConfig)  # as its package makes it
     point, schema, options = find_plugin(MODELS, config.name), model.schema, dict(config.options)
-    name, module, num_outputs = point.attr, point.module, repr(signature.num_outputs)
-    if schema is None:
-        code = f"model = {call(name, repr(signature.num_features), num_outputs, **options)}"
-        weights = model.module.state_dict()
-        return PyGModel(name, weights, code, arguments=options, module=module)
-    fields = {**vars(schema), "node_types": schema.node_types}
-    code = f"model = {call(name, f'types.SimpleNamespace(**{fields})', num_outputs, **options)}"
-    tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
-    code += f"\nmodel = WithTables(model, {schema.target!r}, {tables})"
-    inputs = "x_dict", "edge_index_dict"
-    return PyGModel(name, model.state_dict(), code, [plain.WithTables], options, inputs, module)
+    first, inputs, more = repr(signature.num_features), ("x", "edge_index"), ""
+    weights = model.module.state_dict()
+    if schema is not None:
+        fields = {**vars(schema), "node_types": schema.node_types}
+        first, inputs = f"types.SimpleNamespace(**{fields})", ("x_dict", "edge_index_dict")
+        tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
+        more = f"\nmodel = WithTables(model, {schema.target!r}, {tables})"
+        weights = model.state_dict()
+    made = call(point.attr, first, repr(signature.num_outputs), **options)
+    return PyGModel(point.attr, weights, f"model = {made}{more}", options, inputs, point.module)
 
 
 def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
@@ -177,7 +174,10 @@ def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
         imports.add(f"from {model.module} import {model.name}")
     if "pyg." in model.code:
         imports.add("import torch_geometric.nn as pyg")
-    sources, scale = [*map(inspect.getsource, model.copied)], signature.target_scale
+    copied = ["WithTables"] if "model = WithTables(" in model.code else []
+    if is_pyg and "model = Layers(" in model.code:
+        copied = ["LayerTypes", "Layers", *["TypedConv"] * ("TypedConv(" in model.code)]
+    sources, scale = [inspect.getsource(getattr(plain, n)) for n in copied], signature.target_scale
     if scale is not None:
         sources.append(inspect.getsource(plain.in_units))
         units = f"in_units(mean={scale.mean}, std={scale.std})"
@@ -214,7 +214,11 @@ def _model_card(about: Mapping[str, Any], source: str) -> str:
         autoescape=False,  # Markdown
         undefined=StrictUndefined,
     )
-    environment.filters |= {"metric": format_metric, "shown": _shown}
+
+    def shown(names: Sequence[Any]) -> str:
+        return ", ".join(map(markdown, names[:50])) + ", …" * (len(names) > 50)
+
+    environment.filters |= {"metric": format_metric, "shown": shown}
     environment.filters |= {"plain": markdown, "fence": fence}
     return environment.get_template("card.md.j2").render(
         about,
@@ -225,26 +229,20 @@ def _model_card(about: Mapping[str, Any], source: str) -> str:
     )
 
 
-def _shown(names: Sequence[Any]) -> str:
-    return ", ".join(map(markdown, names[:_SHOWN_NAMES])) + ", …" * (len(names) > _SHOWN_NAMES)
-
-
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration for others to read: no path of this machine, of files their names."""
-    places = ("root", "store_dir")
-    files = ("data", "schema", "edges", "features", "labels", "split")
-    dataset = {
-        key: Path(value).name if key in files and isinstance(value, str) else value
-        for key, value in config["dataset"].items()
-        if key not in places
-    }
+    dataset, trainer = dict(config["dataset"]), dict(config["trainer"])
+    for key in ("root", "store_dir"):
+        dataset.pop(key, None)
+    for key in ("data", "schema", "edges", "features", "labels", "split"):
+        if isinstance(dataset.get(key), str):
+            dataset[key] = Path(dataset[key]).name
     if dataset.get("schema") is not None:  # defaults, which it replaces by type: see `data`
         defaults = FilesConfig().model_dump(mode="json")
-        by_type = [key for key in NODE_KEYS if key in defaults]
-        unsaid = [key for key in by_type if dataset[key] == defaults[key]]
-        dataset = {key: value for key, value in dataset.items() if key not in unsaid}
+        for key in NODE_KEYS:
+            if key in defaults and dataset[key] == defaults[key]:
+                del dataset[key]
+    if trainer["init_from"] is not None:
+        trainer["init_from"] = Path(trainer["init_from"]).name
     rest = {key: section for key, section in config.items() if key not in ("dataset", "run")}
-    begun_from = rest["trainer"]["init_from"]
-    if begun_from is not None:
-        rest["trainer"] = rest["trainer"] | {"init_from": Path(begun_from).name}
-    return {"dataset": dataset, **rest}
+    return {"dataset": dataset, **rest, "trainer": trainer}

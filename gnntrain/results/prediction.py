@@ -1,27 +1,42 @@
-"""What a run's best model predicts, node by node, in a file: the command `predict`."""
+"""What a run's best model predicts, node by node, in a file: the command `predict`.
+
+A file has a row a node. It is written a chunk at a time, and put in its place when whole.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import logging
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.atomic_io import atomic_write
+from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.read.node_list import read_nodes
 from gnntrain.devices import alone_in_process
-from gnntrain.errors import UserError
+from gnntrain.errors import RunError, UserError
 from gnntrain.inference import load_best
 from gnntrain.paths import expanded
-from gnntrain.results.files import Result, check_target, write_result
 from gnntrain.tasks.base import Column, Columns
 
 EMBEDDINGS = "embeddings"
+_CHUNK_NUMBERS = 1 << 20
+_FORMULA = r"\A([=+@-])"  # how a cell begins that a spreadsheet computes
+_log = logging.getLogger("gnntrain")
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,19 @@ def predict(
         RunError: The disk is full.
     """
     path = expanded(out)
-    check_target(path)
+    if path.suffix.lower() not in _WRITERS:
+        raise UserError(
+            f"{path}: the ending {path.suffix!r} does not say what file it is to be.",
+            f"End it with one of {', '.join(_WRITERS)}.",
+        )
+    if path.exists():
+        raise UserError(
+            f"{path} is there already; nothing was overwritten.",
+            "Give another name, or remove it first.",
+        )
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        hint = "Make it, or give another one."
+        raise UserError(f"There is no folder {path.parent} that you may write to.", hint)
     best = load_best(
         run_dir, config=config, scratch_dir=path.parent, data=data, reread=reread, strict=strict
     )
@@ -120,10 +147,138 @@ def predict(
     for column in made.columns:
         columns.append(replace(column, values=partial(_values, column, rows)))
     result = Result(chosen, columns, made.notes, spreadsheet_safe)
-    write_result(path, result)
+    try:
+        with atomic_write(path) as file:
+            _WRITERS[path.suffix.lower()](file, result)
+    except OSError as error:
+        raise RunError(
+            f"{path} could not be written: {error.strerror or error}.",
+            "Give another place, or free some space there.",
+        ) from error
     return Prediction(path, what, result.num_rows, best.run.shown, best.epoch, graph.dataset)
 
 
 def _values(column: Column, rows: Tensor | LazyFeatures, nodes: Tensor) -> AnyArray:
     taken = rows.select(nodes).whole() if isinstance(rows, LazyFeatures) else rows[nodes]
     return column.values(taken)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is to be written.
+
+    Attributes:
+        nodes: int64, the nodes in order; an integer n: the nodes 0 … n − 1.
+        columns: First the nodes' ids, then what is said of each, `values` by nodes (int64 `[n]`).
+            An npy file holds the second one.
+        notes: Small arrays that an npz file holds as well.
+        spreadsheet_safe: Whether texts of a CSV file that begin as a formula get an apostrophe.
+    """
+
+    nodes: Int64Array | int
+    columns: Sequence[Column]
+    notes: Mapping[str, AnyArray]
+    spreadsheet_safe: bool
+
+    @property
+    def num_rows(self) -> int:
+        return self.nodes if isinstance(self.nodes, int) else len(self.nodes)
+
+    def chunks(self) -> Iterator[Tensor]:
+        """The nodes in order, so many at a time that their rows take a few MiB."""
+        step = max(1, _CHUNK_NUMBERS // sum(max(1, len(c.titles)) for c in self.columns))
+        for start in range(0, self.num_rows, step):
+            places = np.arange(start, min(start + step, self.num_rows))
+            yield as_tensor(places if isinstance(self.nodes, int) else self.nodes[places])
+
+
+def _write_array(file: IO[bytes], result: Result, number: int = 1) -> None:
+    """A column as npy."""
+    column = result.columns[number]
+    header = {
+        "descr": np.lib.format.dtype_to_descr(column.dtype),
+        "fortran_order": False,
+        "shape": (result.num_rows, *([len(column.titles)] if column.titles else [])),
+    }
+    np.lib.format.write_array_header_1_0(file, header)
+    for nodes in result.chunks():
+        rows = np.ascontiguousarray(column.values(nodes), column.dtype)
+        file.write(rows.tobytes())
+
+
+def _write_npz(file: IO[bytes], result: Result) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for number, column in enumerate(result.columns):
+            with archive.open(f"{column.name}.npy", "w", force_zip64=True) as member:
+                _write_array(member, result, number)
+        for name, array in result.notes.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _write_parquet(file: IO[bytes], result: Result) -> None:
+    from pyarrow import parquet
+
+    with parquet.ParquetWriter(file, _batch(result, torch.arange(0)).schema) as writer:
+        for nodes in result.chunks():
+            writer.write_batch(_batch(result, nodes))
+
+
+def _write_csv(file: IO[bytes], result: Result) -> None:
+    import pyarrow as pa
+    from pyarrow import compute
+    from pyarrow import csv as arrow_csv
+
+    has_formulas = False
+
+    def checked(column: Any) -> Any:
+        """Texts, where asked with an apostrophe before each that begins as a formula."""
+        nonlocal has_formulas
+        if not pa.types.is_string(column.type):
+            return column
+        safe = compute.replace_substring_regex(column, _FORMULA, r"'\1")
+        has_formulas = has_formulas or not safe.equals(column)
+        return safe if result.spreadsheet_safe else column
+
+    header, names = io.StringIO(newline=""), _batch(result, torch.arange(0)).schema.names
+    csv.writer(header, lineterminator="\n").writerow(checked(pa.array(names)).to_pylist())
+    file.write(header.getvalue().encode())
+    for nodes in result.chunks():
+        columns = [checked(column) for column in _batch(result, nodes).columns]
+        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        for style in ("none", "needed"):  # Arrow quotes all texts or none: none where none needs it
+            buffer = io.BytesIO()
+            options = arrow_csv.WriteOptions(include_header=False, quoting_style=style)
+            with suppress(pa.ArrowInvalid):
+                arrow_csv.write_csv(batch, buffer, options)
+                break
+        file.write(buffer.getvalue())
+    if has_formulas and not result.spreadsheet_safe:
+        _log.warning(
+            "Ids or names begin with =, +, - or @, which a spreadsheet takes for formulas: "
+            "--spreadsheet-safe puts an apostrophe before them."
+        )
+
+
+def _batch(result: Result, nodes: Tensor) -> Any:
+    """The rows of some nodes as an Arrow table."""
+    import pyarrow as pa
+
+    arrays = {}
+    for column in result.columns:
+        rows = column.values(nodes).astype(column.dtype, copy=False)
+        is_text = column.dtype.kind == "U"
+        kind = pa.string() if is_text else pa.from_numpy_dtype(column.dtype)
+        parts = zip(column.titles, rows.T, strict=True) if column.titles else [(column.name, rows)]
+        for name, part in parts:
+            arrays[name] = pa.array(np.ascontiguousarray(part), kind)
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+_WRITERS: Mapping[str, Callable[[IO[bytes], Result], None]] = {
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+    ".pq": _write_parquet,
+    ".npz": _write_npz,
+    ".npy": _write_array,
+}

@@ -1,8 +1,17 @@
-"""The cases of the self-check: kernels for GPUs, whose results are compared with references."""
+"""The cases of the self-check: kernels for GPUs, whose results are compared with references in
+processes of their own. What kernels do to these does not reach the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,13 +25,26 @@ from gnntrain.compute.examples import awkward_inputs
 from gnntrain.compute.ops import OPERATORS
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
-from gnntrain.loading.pinned import device_addresses, empty_pinned
+from gnntrain.loading.pinned import PinningError, device_addresses, empty_pinned
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CASE_SECONDS = 30
+"""A case that takes longer hangs; compiling its kernels takes a few seconds."""
 _SPREAD = "rows in several matrices"
+# The modules of this process, not those of the current directory.
+_CODE = (
+    "import signal, sys; signal.alarm(60); "
+    "end = sys.argv.index('--'); sys.path[:] = sys.argv[end + 1 :]; "
+    "from gnntrain.selfcheck.cases import child; child(*sys.argv[1:end])"
+)
+# No memory, no room on a disk, a compiler that fails: nothing that the kernel has done.
+_OF_THE_MACHINE = (
+    *(MemoryError, torch.OutOfMemoryError, OSError),
+    *(subprocess.SubprocessError, PinningError),
+)
 
 
 class WrongResultError(Exception):
@@ -38,6 +60,16 @@ class Case(NamedTuple):
     kernel: str
     precision: str | None
     run: Callable[[torch.device], float]
+
+
+class Outcome(NamedTuple):
+    """What came of a case: what is wrong, if anything; else the error, see `compare`; and whether
+    another try would end alike. It may not without memory, or after a hang, which may have been a
+    machine with much else to do."""
+
+    fault: str | None = None
+    error: float = 0.0
+    is_lasting: bool = True
 
 
 def all_cases() -> list[Case]:
@@ -66,6 +98,106 @@ def all_cases() -> list[Case]:
     return cases
 
 
+def try_cases(
+    cases: Sequence[Case],
+    device: str,
+    deadline: float,
+    num_processes: int,
+    known: dict[str, Outcome],
+) -> str | None:
+    """Try cases, each process an equal share, see `child`; `known` gets the outcomes by name.
+
+    A process that ends within a case has found a fault, and another one goes on behind it, but for
+    further cases of kernels that have a fault. A hang counts for good only if the case was in
+    `known` before. A case that is not done by the deadline, of `time.monotonic`, gets no outcome.
+
+    Returns:
+        Why a process did not start (a GPU may take one alone); None: all did.
+    """
+    before, faulty, failure, is_over = set(known), set[str](), None, False
+    while cases and not is_over:
+        shares = [cases[number::num_processes] for number in range(min(num_processes, len(cases)))]
+        rest = list[Case]()
+        with ExitStack() as stack:
+            children = []
+            for share in shares:
+                printed = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                names = [case.name for case in share]
+                process = subprocess.Popen(
+                    [sys.executable, "-c", _CODE, device, *names, "--", *sys.path],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=printed,
+                    start_new_session=True,  # Ctrl-C in a terminal does not reach it
+                )
+                stack.callback(process.kill)
+                children.append((share, process, printed))
+            for _, process, _ in children:
+                try:
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    is_over = True
+            for share, process, printed in children:
+                process.kill()
+                lines = process.communicate()[0].splitlines()
+                outcomes = [Outcome(*json.loads(line)) for line in lines[1:]]
+                code = process.returncode
+                printed.seek(0)
+                ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                last = printed.read().strip().splitlines()[-1:]
+                ending = ": ".join([f"ends its process: {ending}", *last])[:300]
+                if not lines:
+                    failure = failure if is_over else ending
+                    continue
+                if code != 0 and not is_over:
+                    is_lasting = code != -signal.SIGKILL  # by the system or a person
+                    if code == -signal.SIGALRM:
+                        ending = "hangs: no result in time"
+                        is_lasting = share[len(outcomes)].name in before
+                    outcomes.append(Outcome(ending, is_lasting=is_lasting))
+                for case, outcome in zip(share, outcomes, strict=False):
+                    known[case.name] = outcome
+                    if outcome.fault:
+                        faulty.add(case.kernel)
+                rest += share[len(outcomes) :]
+        cases = [case for case in rest if case.kernel not in faulty]
+    return failure
+
+
+def child(device_name: str, *names: str) -> None:
+    """Try the cases of these names, up to a fault: after an illegal access, for example, a process
+    can compute nothing. A line says that it begins, then one of JSON how each case ended.
+
+    The process is ended by a signal if a case hangs, and by a broken pipe if its parent has ended.
+    """
+    torch.set_num_threads(1)
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # where a compiler may print
+    cases = {case.name: case for case in all_cases()}
+    device = torch.device(device_name)
+    torch.ones(1, device=device)
+    lines.write("started\n")
+    for name in names:
+        signal.alarm(CASE_SECONDS)
+        outcome = tried(cases[name], device)
+        lines.write(f"{json.dumps(outcome)}\n")
+        if outcome.fault is not None:
+            break
+    os._exit(0)  # not by way of CUDA, which may be unable to clean up
+
+
+def tried(case: Case, device: torch.device) -> Outcome:
+    """Try a case; the fault is what it raises."""
+    try:
+        return Outcome(error=case.run(device))
+    except WrongResultError as wrong:
+        return Outcome(f"wrong result: {wrong}")
+    except Exception as error:  # whatever it is, the kernel cannot be used
+        text = str(error).strip().partition("\n")[0][:300]
+        is_lasting = not isinstance(error, _OF_THE_MACHINE)
+        return Outcome(f"{type(error).__name__}: {text}", is_lasting=is_lasting)
+
+
 def _try_operator(
     name: str, options: str, dtype: torch.dtype, device: torch.device, is_pinned: bool = False
 ) -> float:
@@ -90,10 +222,7 @@ def _try_operator(
             parts = device_addresses(features.held, device)
             kernel = replace(moved, features=replace(features, parts=parts))
         exact = example.map(in_float64)
-        try:
-            errors.append(compare(kernel.cuda, moved.reference, exact.reference))
-        except WrongResultError as wrong:
-            raise WrongResultError(f"{wrong} ({given.name})") from wrong
+        errors.append(compare(kernel.cuda, moved.reference, exact.reference))
     return max(errors)
 
 

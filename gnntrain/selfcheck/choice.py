@@ -26,8 +26,7 @@ from gnntrain.errors import UserError
 from gnntrain.limits import available_cores
 from gnntrain.reporting.environment import compiler, package_version, visible_gpus
 from gnntrain.reporting.text import counted
-from gnntrain.selfcheck.cases import Case, all_cases
-from gnntrain.selfcheck.trying import Outcome, try_cases
+from gnntrain.selfcheck.cases import Case, Outcome, all_cases, try_cases
 
 if TYPE_CHECKING:
     from gnntrain.distributed.rendezvous import Rendezvous
@@ -67,13 +66,14 @@ def kernel_choice(
     if not takes_triton(asked, device_type):
         is_ours = device_type == "cpu" and asked != "torch"
         return CPU_KERNELS if is_ours else KernelChoice("torch")
-    has_triton = find_spec("triton") is not None
-    faults = {} if has_triton else {_TRITON: "the package triton is not installed"}
-    kinds = {cache_file(gpu).name: gpu for gpu in kinds_of_gpus(device_type)} if has_triton else {}
+    faults, kinds = dict[str, str](), dict[str, GPU]()
+    if find_spec("triton") is None:
+        faults[_TRITON] = "the package triton is not installed"
+    else:
+        kinds = {cache_file(gpu).name: gpu for gpu in kinds_of_gpus(device_type)}
     if rendezvous is not None:
         before = rendezvous.gather("kinds of GPUs", [*kinds])[: rendezvous.launched.process]
-        checked = {kind for each in before for kind in each}
-        kinds = {kind: gpu for kind, gpu in kinds.items() if kind not in checked}
+        kinds = {kind: gpu for kind, gpu in kinds.items() if not any(kind in of for of in before)}
     # Evaluation computes in fp32.
     precisions = {"fp32", config.trainer.precision, _PRECISIONS[config.dataset.feature_dtype]}
     for gpu in kinds.values():
@@ -115,8 +115,7 @@ def kinds_of_gpus(device_type: str) -> list[GPU]:
     an order of its own."""
     if device_type == "cpu":
         return [GPU("Triton's interpreter", "", "cpu")]
-    listed = visible_gpus()
-    kinds, drivers = ({str(gpu[key]) for gpu in listed} for key in ("name", "driver"))
+    kinds, drivers = ({str(gpu[key]) for gpu in visible_gpus()} for key in ("name", "driver"))
     driver = drivers.pop() if len(drivers) == 1 else ""
     if len(kinds) == 1:
         return [GPU(kinds.pop(), driver, f"{device_type}:0")]
@@ -132,8 +131,15 @@ def self_check(
     unless `is_fresh`. A case that is not tried within the time has that as its fault."""
     cases = [case for case in all_cases() if case.precision in (None, *precisions)]
     path, failure = cache_file(gpu), None
-    known = {} if is_fresh else _load(path)
-    if _pending(cases, known):
+
+    def load() -> dict[str, Outcome]:
+        """The outcomes by the names of their cases; none of a file that cannot be read."""
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            if not is_fresh:
+                return {name: Outcome(*one) for name, one in json.loads(path.read_bytes()).items()}
+        return {}
+
+    if _pending(cases, known := load()):
         _log.warning("Trying the kernels on %s, once: this may take a minute.", gpu.name)
         # Other runs wait for the outcomes, unless that takes too long, or none can be kept there.
         lock = FileLock(path.with_suffix(".lock"))
@@ -141,7 +147,7 @@ def self_check(
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=min(seconds, SECONDS))
         try:
-            known, deadline = {} if is_fresh else _load(path), time.monotonic() + seconds
+            known, deadline = load(), time.monotonic() + seconds
             # Side by side; then alone what had no time or memory among the others.
             for number in (max(1, min(_MAX_PROCESSES, available_cores() // 2)), 1):
                 failure = try_cases(_pending(cases, known), gpu.device, deadline, number, known)
@@ -185,11 +191,3 @@ def cache_file(gpu: GPU) -> Path:
     except RuntimeError:  # the user has no home: nothing is kept
         folder = Path(os.devnull)
     return folder / "selfcheck" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-
-
-def _load(path: Path) -> dict[str, Outcome]:
-    """The outcomes by the names of their cases; none of a file that cannot be read."""
-    try:
-        return {name: Outcome(*outcome) for name, outcome in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}

@@ -199,7 +199,7 @@ def _conduct(
             error.run_dir = folder.path  # type: ignore[attr-defined]  # the command names it
             raise
         finally:
-            results = SweepResults.of(queue.trials)
+            results = SweepResults(queue.trials)
             seconds = time.monotonic() - start
             folder.write_summary(results, status, seconds)
             if (best := results.best) is not None:
@@ -226,18 +226,18 @@ def graph_metric(config: Config, data: object) -> str:
     return open_graph(config, data=data).store.metric
 
 
-def _facts(plan: SweepPlan, queue: TrialQueue, jobs: int) -> list[tuple[str, str]]:
-    """The facts at the sweep's start, each with its label."""
-    kind, searched = "all combinations", list[tuple[str, str]]()
+def _facts(plan: SweepPlan, queue: TrialQueue, jobs: int) -> dict[str, str]:
+    """The facts at the sweep's start by label."""
+    kind, searched = "all combinations", ""
     if (search := plan.search) is not None and plan.space is not None:
         from gnntrain.sweep.search_space import described
 
         kind = f"optuna ({search.sampler}, pruner {search.pruner}, seed {search.seed})"
         width = max(map(len, plan.space))
         lines = [f"{key:{width}}  {described(values)}" for key, values in plan.space.items()]
-        searched = [*zip(["search", *[""] * len(lines)], lines, strict=False)]
+        searched = "\n".join(lines)
     words = [counted(queue.num_trials, "trial"), kind, f"{jobs} at a time"]
     if queue.ended:
         words.insert(1, f"{len(queue.ended)} of them ended before")
     shared = shown_overrides([text for text in plan.fixed if not _OWN_KEY.match(text)])
-    return [("sweep", DOT.join(words)), ("all", shared), *searched]
+    return {"sweep": DOT.join(words), "all": shared, "search": searched}

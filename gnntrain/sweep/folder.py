@@ -179,6 +179,5 @@ class SweepFolder:
     def write_best(self, config: Mapping[str, Any], trial: Trial) -> None:
         """Write the best trial's configuration, to train it again: `gnntrain best.yaml`."""
         note = f"# The best trial of the sweep: {Path(trial.run_dir).name}, val {trial.val}.\n"
-        write_atomically(
-            self.path / "best.yaml", note + yaml.safe_dump(dict(config), sort_keys=False)
-        )
+        text = note + yaml.safe_dump(dict(config), sort_keys=False)
+        write_atomically(self.path / "best.yaml", text)

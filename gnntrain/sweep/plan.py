@@ -11,14 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hydra.core.override_parser.types import (
-    ChoiceSweep,
-    Glob,
-    IntervalSweep,
-    Override,
-    RangeSweep,
-    Sweep,
-)
+from hydra.core.override_parser import types
+from hydra.core.override_parser.types import Override
 
 from gnntrain.app import Sources
 from gnntrain.app.overrides import Groups, is_config_file, is_hydras, parse_overrides, sides_of
@@ -90,7 +84,7 @@ def check_sweep(overrides: Sequence[str], sources: Sources, *, is_ours: bool = T
     varied, first = list[str](), Config()
     for key, override in sweep.swept.items():
         value = override.value()
-        if isinstance(value, IntervalSweep):
+        if isinstance(value, types.IntervalSweep):
             varied.append(f"{key}={value.start:g}")
         else:
             varied += [f"{key}={text}" for text in swept_values(override, sweep.groups, [])[:1]]
@@ -184,7 +178,7 @@ def grid(sweep: SweepOverrides, problems: Sequence[Problem] = ()) -> list[list[s
 def swept_values(override: Override, groups: Groups, problems: list[Problem]) -> list[str]:
     """The values of a discrete sweep; none where there is a problem, which is added."""
     sweep, expects = override.value(), None
-    if isinstance(sweep, Glob):
+    if isinstance(sweep, types.Glob):
         options = groups.get(override.key_or_group, ())
         # An option that needs further keys is not matched; it can be named.
         names: list[str] = sweep.filter([name for name in options if name not in _INCOMPLETE])
@@ -192,11 +186,13 @@ def swept_values(override: Override, groups: Groups, problems: list[Problem]) ->
             return names
         what = "one of" if options else "options, and only a group has some:"
         expects = f"a pattern that matches {what} {', '.join(options or groups)}"
-    elif isinstance(sweep, RangeSweep):
+    elif isinstance(sweep, types.RangeSweep):
         start, stop, step = (float(number or 0) for number in (sweep.start, sweep.stop, sweep.step))
         if not step or not 0 < (stop - start) / step <= _MOST_TRIALS:
             expects = f"a range of 1 to {_MOST_TRIALS:,} values"
-    elif isinstance(sweep, ChoiceSweep) and any(isinstance(part, Sweep) for part in sweep.list):
+    elif isinstance(sweep, types.ChoiceSweep) and any(
+        isinstance(part, types.Sweep) for part in sweep.list
+    ):
         expects = "plain values: none of them may be a sweep of its own"
     if expects is None:
         return list(override.sweep_string_iterator())

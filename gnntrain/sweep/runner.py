@@ -91,8 +91,7 @@ class TrialRunner:
                             run = config.run.model_copy(update={"dir": trial.run_dir, "name": None})
                             config = config.model_copy(update={"run": run})
                             plain = slots.share(config).to_dict()
-                        typed = tuple(trial.overrides)
-                        worker.start(TrialRequest(trial.run_dir, plain, typed, data))
+                        worker.start(TrialRequest(trial.run_dir, plain, trial.overrides, data))
                     if not busy:
                         break
                     idle += self._listen(busy)
@@ -186,16 +185,15 @@ class TrialRunner:
             trial = busy[worker]
             if kind == "start":
                 trial.metric, worker.epochs = what.metric, what.epochs
-                self._view.on_info(trial, what)
             elif kind == "step":
-                self._view.on_step(trial, what)
+                self._view.on_step(trial, what, worker.epochs)
             elif kind == "epoch":
                 value = what.metric("val", trial.metric)
                 is_hopeless = self._queue.should_prune(trial, what.epoch, worker.epochs, value)
                 worker.answer(what.epoch, is_hopeless=is_hopeless)
-                self._view.on_epoch(trial, what)
+                self._view.on_epoch(trial, what, worker.epochs)
             elif kind == "message":
-                self._view.on_message(trial, what)
+                self._view.on_message(f"trial {trial.number}: {what}")
             else:
                 if kind == "lost":
                     status = "failed" if self._signal is None else "interrupted"

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -21,8 +21,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
-from gnntrain.distributed.processes import start_process, unblock_signals
-from gnntrain.distributed.signals import install_handlers
+from gnntrain.distributed.processes import start_process
+from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import signal_of
 from gnntrain.failures import keep_traceback, sentence
 from gnntrain.reporting.rundir import RunDirectory
@@ -36,7 +36,7 @@ class TrialRequest:
 
     run_dir: str
     config: dict[str, Any] | None  # resolved; None: go on with the run that is there
-    overrides: tuple[str, ...]  # what was typed, for the record
+    overrides: Sequence[str]  # what was typed, for the record
     data: object = None  # the graph, where it is an object in Python
 
 
@@ -126,7 +126,7 @@ def serve(connection: Connection, environment: Mapping[str, str] | None, log: Pa
         # Ctrl-C reaches the parent alone, which passes it on once.
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        unblock_signals()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         sys.stdout.flush()
         sys.stderr.flush()
         with log.open("ab") as file:

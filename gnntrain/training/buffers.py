@@ -146,7 +146,7 @@ class DeviceBuffers(SharedBuffers):
         if not self._is_resident:
             super().sync(matrix, ranges)
         elif len(ranges) > 1:
-            with self.context.in_collective():
+            with self.context.control.waiting():
                 for rank, (a, b) in enumerate(ranges):
                     if b > a:
                         dist.broadcast(matrix[a:b], group=self.context.group, group_src=rank)

@@ -443,7 +443,7 @@ def layers_of(model: HeteroGNN, device: torch.device) -> list[Layer]:
         t: hidden if t in model.projections else width for t, width in model.num_inputs.items()
     }
     for i in range(model.num_layers):
-        conv, node_types = model.conv(i), model.computed[i]
+        conv, node_types = model.convs[i], model.computed[i]
         after = model.out_channels if i == model.num_layers - 1 else hidden
         layer = Layer(model, i, conv, node_types, after, max(after, hidden))
         inputs = {t: torch.empty(0, width, device=device) for t, width in widths.items()}

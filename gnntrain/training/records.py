@@ -3,18 +3,16 @@
 Nothing here knows torch, a terminal or a file, so that a worker, a logger and a notebook can all
 use the same types.
 """
+# ruff: noqa: ARG002
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from gnntrain.metrics import LabelKind, get_metric
-
-if TYPE_CHECKING:
-    from gnntrain.data.summary import DataSummary
+from gnntrain.metrics import get_metric
 
 Status = Literal["completed", "pruned", "interrupted", "failed"]
 Metrics = Mapping[str, Mapping[str, float]]
@@ -39,37 +37,14 @@ def json_safe(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The first record of a run: model, graph, ranks and run directory, for listeners."""
+    """The first record of a run, for listeners."""
 
-    dataset: str
-    model: str
-    num_nodes: int
-    num_edges: int
-    num_features: int  # in a typed graph, of a node of the target type
-    num_classes: int  # or labels, where a node has several; or targets of a regression
-    num_parameters: int
-    world_size: int  # ranks that train
-    device: str  # in words, for example "2 CPU ranks (gloo)"
     metric: str  # it decides which epoch is the best
-    store_path: str
-    store_reason: str  # for example "opened"
-    store_seconds: float  # to open or build it
-    sampler: str  # in words, for example "neighbor [25, 10] (numba)"
     epochs: int
-    steps_per_epoch: int
-    global_batch_size: int  # seeds a step over all ranks
-    seed: int
     run_dir: str
-    first_epoch: int = 1  # to train: not 1 in a resumed run
-    best_epoch: int | None = None  # of the epochs before
-    best_value: float | None = None  # its validation metric
-    placement: Sequence[str] = ()  # lines on where a GPU reads the graph, and why
-    label_kind: LabelKind = "multiclass"
-    data: DataSummary | None = None  # of the files that the graph was made of
-    initial_weights: str = ""  # in words; "" if they are random
-    num_node_types: int = 1
-    num_edge_types: int = 1
-    positive_class: str = ""  # of two classes, and how to choose the other
+    records: Sequence[EpochRecord] = ()  # of the epochs before, in a resumed run
+    # Data, model, ranks, … in words: a text of one or several lines by label; "" is not shown.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -280,19 +255,24 @@ class Pruned(Exception):
 
 
 class Listener(Protocol):
-    """Listens to a run; called on rank 0 alone."""
+    """Listens to a run, on rank 0 alone. A subclass may leave methods out, which do nothing."""
 
     def on_start(self, info: RunInfo) -> None:
         """Called once, before the first epoch."""
+        return
 
     def on_step(self, progress: StepProgress) -> None:
         """Called as steps are done: must be cheap."""
+        return
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Called after every epoch and its evaluation; may raise `Pruned`."""
+        return
 
     def on_message(self, text: str) -> None:
         """Called with a notice or a warning for the user."""
+        return
 
     def on_finish(self, summary: Summary) -> None:
         """Called once at the end, also after an interruption or a failure."""
+        return

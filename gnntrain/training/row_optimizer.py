@@ -143,6 +143,6 @@ def _gathered(values: Tensor, size: int, context: DistributedContext) -> list[Te
     padded = values.new_zeros(size, *values.shape[1:])
     padded[: len(values)] = values
     found = [torch.empty_like(padded) for _ in range(context.world_size)]
-    with context.in_collective():
+    with context.control.waiting():
         dist.all_gather(found, padded, context.group)
     return found

@@ -142,7 +142,7 @@ class Update:
             loss_sum = self._task.loss(outputs, batch.y) * (batch.num_counted > 0)
         # DDP averages over ranks; times world_size it is the gradient of the global mean.
         scale = self._context.world_size / batch.global_batch_size
-        with self._phases.split("backward", "all_reduce"), self._context.in_collective():
+        with self._phases.split("backward", "all_reduce"), self._context.control.waiting():
             torch.autograd.backward(self._scaler.scale(loss_sum * scale))
             rows = [] if self._row_optimizer is None else self._row_optimizer.collect()
         with self._phases("optimizer"):

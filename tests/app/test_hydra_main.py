@@ -56,11 +56,6 @@ def test_a_run_has_hydras_directory_and_no_key_of_hydras(run: FakeRun, tmp_path:
     assert (config.run.dir, overrides) == (None, [])
 
 
-def test_runs_that_start_in_one_second_have_directories_of_their_own(run: FakeRun) -> None:
-    assert main([]) == main([]) == 0
-    assert len({place.path for place in run.places if place is not None}) == 2
-
-
 @pytest.mark.parametrize(
     ("typed", "path"),
     [
@@ -160,12 +155,10 @@ def test_verbose_shows_debug_messages_but_not_those_of_numba(run: FakeRun) -> No
     ("flags", "printed"),
     [
         (["--info"], "Hydra"),
-        (["--info", "searchpath"], "conf"),
         (["--info=defaults"], "trainer/default"),
         (["--info", "plugins"], "GnntrainSweeper"),
         (["--hydra-help"], "hydra/launcher: basic"),
         (["--cfg", "hydra", "--package", "hydra.job"], "name: gnntrain"),
-        (["--cfg", "all", "trainer.lr=0.7"], "lr: 0.7"),
         (["-c", "job", "-p", "trainer.lr", "trainer.lr=0.7"], "0.7"),
         (["--cfg", "job", "--resolve", "trainer.epochs=${trainer.seed}"], "epochs: 0"),
     ],
@@ -188,12 +181,6 @@ def own_conf(tmp_path: Path) -> Path:
         "defaults: [config, override model: mlp, _self_]\ntrainer: {epochs: 2}\n"
     )
     return folder
-
-
-def test_a_primary_configuration_of_the_users_own(run: FakeRun, own_conf: Path) -> None:
-    assert main(["--config-dir", str(own_conf), "--config-name", "own", "trainer.lr=0.5"]) == 0
-    config = run.asked[0][0]
-    assert (config.model.name, config.trainer.epochs, config.trainer.lr) == ("mlp", 2, 0.5)
 
 
 @pytest.mark.parametrize("flag", ["--config-path=nowhere", "--config-dir=nowhere"])
@@ -245,7 +232,7 @@ def test_params_of_the_sweeper_are_overrides_of_a_sweep(
 
     def run_sweep(overrides: list[str], *_: object) -> SweepResults:
         begun.append(overrides)
-        return SweepResults.of([])
+        return SweepResults([])
 
     monkeypatch.setattr("gnntrain.sweep.run_sweep", run_sweep)
     with (own_conf / "own.yaml").open("a") as file:
@@ -315,6 +302,7 @@ def test_mistakes_are_told_all_at_once_and_leave_nothing_behind(
         ["trainer.lr=0.5", "+model=gat"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "+model.options.width=3"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "model.options.width=3"],
+        ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "model.options={width: 3}"],
         ["trainer.lr=0.5", "dataset=own_data", "dataset.split=1"],
         ["trainer.lr=0.5", "dataset.root=~/a b"],
         ["trainer.lr=0.5", "experiment=null"],

@@ -25,7 +25,8 @@ def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
     found = problems_of(
         """
         nodes:
-          author: {files: a.csv, lable: x, missing: zeros}
+          author: {files: a.csv, lable: x, missing: zeros, split: {fiel: s.csv}}
+          venue: {files: v.csv, split: {trian: t.npy, test: u.npy}}
           paper: {files: []}
           a/b: {files: c.csv}
         edges:
@@ -40,6 +41,8 @@ def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
     assert set(found) == {
         "nodes.author.lable",
         "nodes.author.missing",
+        "nodes.author.split.fiel",
+        "nodes.venue.split.trian",
         "nodes.paper.files",
         "nodes.a/b",
         "edges.autor/writes/paper",
@@ -53,6 +56,8 @@ def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
     hints = {key: problem.hint or "" for key, problem in found.items()}
     assert "label" in hints["nodes.author.lable"]
     assert "zero" in hints["nodes.author.missing"]
+    assert "file" in hints["nodes.author.split.fiel"]
+    assert "train" in hints["nodes.venue.split.trian"]
     assert "author" in hints["edges.autor/writes/paper"]
     assert "reverse" in hints["revers"]
 

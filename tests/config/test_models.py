@@ -18,20 +18,14 @@ from gnntrain.config.models import (
     model_names,
     model_section,
 )
-from gnntrain.config.section import in_words, key_schema
-from scripts.config_reference import meanings
 from tests import packages
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_every_model_has_a_section_of_its_own_with_all_said(name: str) -> None:
+def test_every_model_has_a_section_of_its_own(name: str) -> None:
     section = model_section(name)
     assert issubclass(section, HeteroLayeredConfig if section.is_hetero else LayeredConfig)
     assert section.__doc__
-    for key, field in section.model_fields.items():
-        assert meanings(section)[key], key
-        assert not field.is_required(), key
-        assert in_words(key_schema(section, key)), key
     assert section().name == name
 
 

@@ -53,26 +53,6 @@ def test_every_wrong_argument_is_named_in_one_error(
     assert all(problem.expected for problem in caught.value.problems)
 
 
-def test_a_key_of_a_named_model_in_a_mapping_is_known() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Config(model={"name": "gat", "heads": 0})  # type: ignore[arg-type]
-    (problem,) = caught.value.problems
-    assert (problem.key, problem.expected) == ("model.heads", "an integer >= 1")
-
-
-def from_arguments(*names: str) -> TrainerConfig:
-    arguments: dict[str, Any] = dict.fromkeys(names, 1)
-    return TrainerConfig(**arguments)
-
-
-@pytest.mark.parametrize(("wrong", "meant"), [("epoch", "epochs"), ("optimiser", "optimizer")])
-def test_an_unknown_argument_has_the_key_that_was_meant(wrong: str, meant: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        from_arguments(wrong)
-    (problem,) = caught.value.problems
-    assert problem.hint == f"did you mean {meant}?"
-
-
 def test_a_changed_copy_keeps_the_other_keys() -> None:
     config = Config(trainer=TrainerConfig(epochs=7), model=ModelConfig(name="gat", heads=4))
     other = config.changed(trainer={"lr": 0.5}, model={"hidden_channels": 64})

@@ -100,31 +100,26 @@ def test_a_store_with_a_foreign_file_in_it_is_opened_but_not_replaced(tmp_path: 
         opened(tmp_path)
 
 
-def test_a_cache_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_disk_without_room_or_that_fails_is_said_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="graph store") as caught:
         opened(tmp_path / "file" / "cache")
     assert "dataset.store_dir" in str(caught.value.hint)
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "free_bytes", lambda _: 1000)
+        with pytest.raises(RunError, match=r"[0-9,]+ bytes are needed, [0-9,]+ are free"):
+            opened(tmp_path)
+    numbers = [errno.EDQUOT, errno.EROFS]
 
-
-def test_too_little_disk_space_is_said_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stores, "free_bytes", lambda _: 1000)
-    with pytest.raises(RunError, match=r"[0-9,]+ bytes are needed, [0-9,]+ are free"):
-        opened(tmp_path)
-    assert folders(tmp_path) == []
-
-
-@pytest.mark.parametrize(("number", "kind"), [(errno.EDQUOT, RunError), (errno.EROFS, UserError)])
-def test_a_disk_that_fails_in_the_middle_leaves_nothing_behind(
-    tmp_path: Path, number: int, kind: type[Exception]
-) -> None:
     def fail(_: int) -> None:
+        number = numbers.pop(0)
         raise OSError(number, os.strerror(number))
 
-    with pytest.raises(kind):
-        opened(tmp_path, lambda: small_graph(features=Rows(np.ones((12, 5)), fail)))
+    for kind in (RunError, UserError):
+        with pytest.raises(kind):
+            opened(tmp_path, lambda: small_graph(features=Rows(np.ones((12, 5)), fail)))
     assert folders(tmp_path) == []
 
 
@@ -138,7 +133,7 @@ def test_an_estimate_of_the_disk_space_is_close(tmp_path: Path) -> None:
 
 def start_building(cache: Path, log: Path, seconds: float) -> BaseProcess:
     """Start a process that opens or builds the store; it notes in `log` that it builds."""
-    process = get_context("spawn").Process(target=_build_slowly, args=(cache, log, seconds))
+    process = get_context("forkserver").Process(target=_build_slowly, args=(cache, log, seconds))
     process.start()
     return process
 

@@ -24,7 +24,7 @@ def exchanges(
             stack.enter_context(closing(Exchange(_context(rank, machines), owners, TOKEN, timeout)))
             for rank in range(len(machines))
         ]
-        addresses = [exchange.listen("127.0.0.1") for exchange in made]
+        addresses = [exchange.listen() for exchange in made]
         for exchange in made:
             exchange.connect(addresses, num_lanes)
         for exchange in made:

@@ -28,8 +28,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnntrain.distributed import launch as launching
-from gnntrain.distributed.processes import start_process
+from gnntrain.distributed import processes
 
+_start_process = processes.start_process
 _FOLDER = "GNNTRAIN_TEST_COLLECTIVES"
 _GIVEN = {"allgather": 1, "gather": 1}  # the position of what a rank gives; else 0
 _OBJECT_COLLECTIVES = ("all_gather_object", "broadcast_object_list", "gather_object")
@@ -42,22 +43,13 @@ _NCCL_TYPES = (
 
 
 class Call(NamedTuple):
-    """One collective of one rank.
+    """One collective of one rank."""
 
-    Attributes:
-        group: Its ranks.
-        name: As torch's process groups call it.
-        tensors: Shape and type of what the rank gives.
-        peer: The root, or the other rank of a message; −1: there is none.
-        device: The type of the tensors' device.
-        thread: The name of the thread.
-    """
-
-    group: tuple[int, ...]
-    name: str
-    tensors: tuple[tuple[tuple[int, ...], str], ...]
-    peer: int
-    device: str
+    group: tuple[int, ...]  # its ranks
+    name: str  # as torch's process groups call it
+    tensors: tuple[tuple[tuple[int, ...], str], ...]  # shape and type of what the rank gives
+    peer: int  # the root, or the other rank of a message; −1: there is none
+    device: str  # the type of the tensors'
     thread: str
 
     @classmethod
@@ -73,13 +65,8 @@ class Call(NamedTuple):
 
 
 class RecordingGroup(dist.ProcessGroup):
-    """Gloo's group, with notes. As NCCL's, a group of GPUs takes tensors of this rank's GPU alone.
-
-    Args:
-        options: Of the group.
-        file: Where the notes go.
-        device: Of this rank.
-    """
+    """Gloo's group, with notes in a file. As NCCL's, a group of GPUs takes tensors of this rank's
+    GPU alone."""
 
     _gloo: Any
 
@@ -177,7 +164,7 @@ def plan_of(arguments: Sequence[Any]) -> launching.LaunchPlan:
 
 
 def _forked(target: Any, arguments: Sequence[Any], *, uses_gpu: bool) -> Any:  # noqa: ARG001
-    return start_process(target, arguments, uses_gpu=False)
+    return _start_process(target, arguments, uses_gpu=False)
 
 
 @contextmanager
@@ -188,7 +175,7 @@ def recorded(folder: Path) -> Iterator[None]:
         mock.patch.dict(os.environ, {_FOLDER: str(folder)}),
         mock.patch.object(launching, "_run_rank", run_rank),
         # A simulated GPU survives a fork, which is faster.
-        mock.patch.object(launching, "start_process", _forked),
+        mock.patch.object(processes, "start_process", _forked),
     ):
         yield
 

@@ -76,20 +76,13 @@ def test_owners_answer_with_their_own_rows() -> None:
             assert answers[0][0].tolist() == [[0, 1]]
 
 
-@given(arrays=st.lists(any_array, max_size=5))
+@given(arrays=st.lists(any_array | any_array.map(np.transpose), max_size=5))
 def test_arrays_arrive_as_they_were_sent(echoing: Exchange, arrays: list[Array]) -> None:
     answer = echoing.call("echo", {1: arrays})[1]
     assert len(answer) == len(arrays)
     assert all(map(equal, answer, arrays))
     for array in answer:
         array[...] = 0  # may be written to
-
-
-@given(array=any_array.filter(lambda a: a.ndim > 0), step=st.sampled_from([-1, 2]))
-def test_views_arrive_as_equal_arrays(echoing: Exchange, array: Array, step: int) -> None:
-    view = array.T[::step]
-    [answer] = echoing.call("echo", {1: [view]})[1]
-    assert equal(answer, view)
 
 
 @pytest.mark.parametrize("array", [np.array([object()]), np.array(["a"]), np.zeros(1, "i4,f4")])
@@ -207,7 +200,7 @@ def die(arguments: list[Array]) -> list[Array]:
 
 
 def kill_owner(context: DistributedContext, directory: str) -> None:
-    with open_exchange(context, owners=TWO, host=HOST, timeout=60) as exchange:
+    with open_exchange(context, owners=TWO, timeout=60) as exchange:
         if context.rank == 1:
             exchange.serve("die", die)
             time.sleep(60)
@@ -229,7 +222,7 @@ def test_a_killed_owner_is_noticed_at_once_and_named(tmp_path: Path) -> None:
 
 
 def fail_while_others_ask(context: DistributedContext, _: None) -> None:
-    with open_exchange(context, owners=TWO, host=HOST, timeout=60) as exchange:
+    with open_exchange(context, owners=TWO, timeout=60) as exchange:
         if context.rank == 1:
             time.sleep(0.5)
             raise ZeroDivisionError("it broke")
@@ -297,7 +290,9 @@ def test_strangers_at_an_open_port_neither_enter_nor_keep_ranks_out() -> None:
             stack.enter_context(closing(Exchange(DistributedContext(r, 2), TWO, TOKEN, 20.0)))
             for r in range(2)
         ]
-        addresses = [exchange.listen(HOST) for exchange in ranks]
+        addresses = [exchange.listen() for exchange in ranks]
+        opened = [one.laddr for one in psutil.Process().net_connections("tcp")]
+        assert {ip for ip, port in opened if port == addresses[1][1]} == {HOST}  # no other address
         for rubbish in [*RUBBISH, *[b""] * 100]:
             stranger = stack.enter_context(socket.create_connection(addresses[1], timeout=10))
             with contextlib.suppress(ConnectionError):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gnntrain.distributed.launchers import Launched, first_host, launched
+from gnntrain.distributed.launchers import Launched, launched
 from gnntrain.errors import UserError
 
 TORCHRUN = {
@@ -114,7 +114,6 @@ SUBMITIT_LOCAL = {
         (SUBMITIT_LOCAL, Launched("submitit", 1, 2, 1, "127.0.0.1", 19321, is_on_one_machine=True)),
         (POD, Launched("the launcher", 1, 2, None, "job-master-0", 23456)),
         (POD | {"RANK": "0", "WORLD_SIZE": "1"}, None),
-        (POD | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, None),
         (POD | {"LOCAL_RANK": "0"}, Launched("the launcher", 1, 2, 0, "job-master-0", 23456)),
         (POD | {"LOCAL_RANK": "1", "MASTER_ADDR": "localhost"},
          Launched("the launcher", 1, 2, 1, "localhost", 23456, is_on_one_machine=True)),
@@ -141,19 +140,14 @@ def test_how_a_process_was_started(environ: Mapping[str, str], expected: Launche
         ({"RANK": "0", "WORLD_SIZE": "2"}, ["MASTER_ADDR"]),
         (POD | {"RANK": "2"}, ["RANK=2", "WORLD_SIZE=2"]),
         (POD | {"RANK": "-1"}, ["RANK=-1"]),
-        (POD | {"RANK": "one"}, ["RANK=one"]),
         (POD | {"MASTER_PORT": "66000"}, ["MASTER_PORT=66000"]),
-        (POD | {"MASTER_PORT": "http"}, ["MASTER_PORT=http"]),
         (POD | {"LOCAL_RANK": "2"}, ["LOCAL_RANK=2"]),
-        (EXPORTED | {"LOCAL_RANK": "2"}, ["LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"]),
         (TORCHRUN | {"LOCAL_RANK": "2"}, ["LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"]),
         ({k: v for k, v in TORCHRUN.items() if k != "RANK"}, ["RANK"]),
         (SRUN | EXPORTED | {"RANK": "2"}, ["RANK=2", "srun"]),
         (SRUN | EXPORTED | {"WORLD_SIZE": "8"}, ["WORLD_SIZE=8", "srun"]),
-        (SRUN | {"WORLD_SIZE": "8"}, ["WORLD_SIZE=8", "srun"]),
         (SRUN | {"SLURM_PROCID": "4"}, ["SLURM_PROCID=4"]),
         (SKYPILOT | POD, ["SkyPilot", "RANK=1"]),
-        (SKYPILOT | {"SKYPILOT_NODE_RANK": "3"}, ["SKYPILOT_NODE_RANK=3"]),
         (TRAINJOB | {"PET_NNODES": "1:4"}, ["PET_NNODES=1:4"]),
         (TRAINJOB | {"PET_NODE_RANK": "2"}, ["PET_NODE_RANK=2"]),
     ],
@@ -190,4 +184,6 @@ def test_a_shell_that_srun_has_started_for_a_person_is_no_rank(
     ],
 )
 def test_the_first_host_of_a_list(nodes: str, host: str) -> None:
-    assert first_host(nodes) == host
+    found = launched(SRUN | {"SLURM_STEP_NODELIST": nodes})
+    assert found is not None
+    assert found.address == host

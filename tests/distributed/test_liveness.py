@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,13 +113,6 @@ def test_a_lost_connection_is_explained_by_the_rank_that_went_silent(
     fail_in_collective(group.controls[observer])
     told = message(group.watches[observer].cause(lost_connection))
     assert told.startswith("Rank 2 on machine 1 (gnn2, 10.77.0.2) has ended")
-
-
-def test_a_lost_store_is_explained_by_the_rank_that_served_it(group: Group) -> None:
-    group.pass_time(3)
-    group.stopped = {0}
-    told = message(group.watches[1].cause(dist.DistNetworkError("Connection reset by peer")))
-    assert told.startswith("Rank 0 on machine 0 (gnn1, 10.77.0.1) has ended")
 
 
 def test_a_time_out_is_explained_by_the_machine_that_does_not_answer(group: Group) -> None:

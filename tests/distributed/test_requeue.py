@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.distributed.requeue import requeue, requeues_itself, seconds_given, slurm_job
+from gnntrain.distributed.launchers import requeues_itself, slurm_job
 from gnntrain.distributed.run_control import Phase, RunControl
-from gnntrain.distributed.signals import forward_to, install_handlers
+from gnntrain.distributed.signals import forward_to, install_handlers, requeue, seconds_given
 from gnntrain.errors import Interrupted, RunError
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_NAME": "train"}
@@ -53,7 +53,7 @@ def test_the_main_process_asks_slurm_and_the_others_wait_for_their_end(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("gnntrain.distributed.requeue.time.sleep", waited.append)
+    monkeypatch.setattr("gnntrain.distributed.signals.time.sleep", waited.append)
     requeue(is_main=False)
     assert waited
     assert not slurm.exists()

@@ -189,6 +189,15 @@ def never_end(context: DistributedContext, directory: str) -> None:
     time.sleep(600)
 
 
+def wait_before_training(context: DistributedContext, directory: str) -> None:
+    (Path(directory) / f"{context.rank}.ready").touch()
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)  # long enough for a second signal to disturb
+        (Path(directory) / f"{context.rank}-saved").touch()
+
+
 def stay_away(context: DistributedContext, directory: str) -> None:
     """Rank 1 is stopped, rank 2 loops; rank 0 waits for them."""
     context.control.enter(Phase.TRAINING, 11 + context.rank)
@@ -310,6 +319,17 @@ def test_a_second_ctrl_c_ends_ranks_that_do_not_stop(tmp_path: Path) -> None:
     code, errors = job.end()
     assert code == 130
     assert time.monotonic() - begin < 9  # not after the ten seconds that a step may take
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_training_lets_every_rank_end_in_order(tmp_path: Path) -> None:
+    job = Job("wait_before_training", tmp_path)
+    job.wait_until_ready()
+    job.process.send_signal(signal.SIGINT)
+    code, errors = job.end()
+    assert code == 130
+    assert len(job.noted("saved")) == 2
     assert "Traceback" not in errors
 
 

@@ -60,7 +60,7 @@ def attack(port: int, strangers: contextlib.ExitStack) -> None:
 def work_among_strangers(context: DistributedContext, directory: str) -> None:
     with (
         contextlib.ExitStack() as strangers,
-        open_exchange(context, owners=[[0], [1]], host=HOST, timeout=60) as exchange,
+        open_exchange(context, owners=[[0], [1]], timeout=60) as exchange,
     ):
         assert exchange.owner is not None
         exchange.serve("rows", partial(gather, rows_of(exchange.owner)))

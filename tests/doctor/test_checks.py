@@ -159,14 +159,6 @@ def test_folders_are_tried_where_they_will_be(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cache_of_kernels_that_cannot_be_written_is_noted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert by_name(checks.disk(Config()))["kernels"].judgement == "ok"
-    monkeypatch.setattr(checks, "may_write", lambda _: False)
-    assert "NUMBA_CACHE_DIR" in by_name(checks.disk(Config()))["kernels"].hint
-
-
 @pytest.mark.slow
 def test_two_ranks_really_add_up() -> None:
     finding = checks.check_two_ranks()

@@ -6,11 +6,10 @@ import warnings
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from tests.examples import share
 from tests.fuzz import commands, graphs, records
-from tests.fuzz.surface import HangError, Surface
+from tests.fuzz.surface import Surface
 
 SURFACES = [*commands.surfaces(), *graphs.surfaces(), *records.surfaces()]
 _MOST, _FEWEST = 60, 8
@@ -37,19 +36,3 @@ def test_foreign_input_is_taken_or_refused_with_a_sentence(surface: Surface) -> 
 
 def test_shares_are_percentages() -> None:
     assert sum(surface.share for surface in SURFACES) == 100
-
-
-def test_what_is_no_sentence_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_value: object) -> None:
-        raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        Surface("broken", st.none(), fail, 1).check(None)
-
-    def hang(_value: object) -> None:
-        while True:
-            pass
-
-    monkeypatch.setattr("tests.fuzz.surface.LIMIT_SECONDS", 0.05)
-    with pytest.raises(HangError):
-        Surface("hanging", st.none(), hang, 1).check(None)

@@ -1,8 +1,13 @@
-"""Mini-batches against the graph itself, and against PyG on all of it; seeds, order, state."""
+"""Mini-batches against the graph itself, and against PyG on all of it, wherever they are made;
+seeds, order, state."""
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +21,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
+from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.graph import NODE, Graph, NodeType
+from gnntrain.errors import UserError
+from gnntrain.loading import build
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
+from gnntrain.loading.padded import PaddedBatches
+from gnntrain.loading.placement import Memory
+from gnntrain.loading.transfer import send_all, sent, tensors_in
 from gnntrain.sampling.block import BlockNeeds
+from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.examples import examples
+from tests.graphs import random_graph, stored
 from tests.loading.graphs import (
     KINDS,
     assert_same,
     builder,
     cpu_loader,
     full_loader,
+    gpu_loader,
     graph_of,
     plan_of,
 )
+from tests.simulated_device import present, watched
 
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
@@ -289,3 +304,278 @@ def test_a_model_without_edges_gets_its_seeds_alone(graph: Graph) -> None:
     batch = next(iter(builder(graph, options={"uses_graph": False}).training_loader()))
     assert batch.hops == ()
     assert sum(map(len, batch.n_id_dict.values())) == batch.batch_size
+
+
+# On a device without kernels of ours; what is sent there together, without a wait
+
+
+@pytest.fixture
+def sim() -> Iterator[torch.device]:
+    select(KernelChoice("torch"), "sim")
+    with present():
+        yield torch.device("sim", 0)
+
+
+@pytest.fixture(scope="module", params=[*zip(KINDS, ("float32", "bfloat16"), strict=True)])
+def sim_graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Graph:
+    kind, dtype = request.param
+    return graph_of(kind, tmp_path_factory.mktemp("graph") / "store", dtype)
+
+
+def test_typed_rows_that_do_not_fit_are_copied_by_batch(tmp_path: Path, sim: torch.device) -> None:
+    graph = graph_of("typed", tmp_path / "store")
+    wide = np.random.default_rng(0).normal(size=(len(graph.nodes["paper"]), 800))
+    paper = replace(graph.nodes["paper"], features=wide.astype(np.float32))
+    graph = replace(graph, nodes={**graph.nodes, "paper": paper})
+    with present(total_memory=2 * paper.features.nbytes - 8):
+        made = builder(graph, ALL, sim, sampler={"fan_outs": [1]})
+        assert {source.waits for source in made.features.values()} == {True}
+        expected = cpu_loader(graph, plan_of(graph), (1,), needs=ALL, threads=0)
+        for ours, theirs in zip(made.training_loader(), expected, strict=True):
+            assert_same(ours, theirs, "sim")
+
+
+def test_the_whole_graph_keeps_64_bit_sources(tmp_path: Path, sim: torch.device) -> None:
+    store = stored(tmp_path / "store", random_graph())
+    edges = replace(store.only_edges, indices=store.indices.astype(np.int64))
+    wide = replace(store, edges=dict.fromkeys(store.edges, edges))
+    needs = BlockNeeds(edge_index=True)
+    (batch,) = builder(wide, needs, sim, sampler={"name": "full"}).training_loader()
+    (expected,) = full_loader(wide, plan_of(wide), needs)
+    assert_same(batch, expected, "sim")
+    (block,) = batch.hops[0].edges.values()
+    assert block.indices.dtype == torch.int64
+
+
+def test_the_whole_graph_lies_once_on_the_device_if_half_its_memory_holds_it(
+    sim_graph: Graph, sim: torch.device
+) -> None:
+    full = {"name": "full"}
+    with present() as module:
+        made = builder(sim_graph, ALL, sim, sampler=full)
+        assert made.graph_on_device is not None
+        held = [source.select().rows for source in made.features.values()]
+        before = module.memory_allocated(sim) + sum(rows.nbytes for rows in held)
+        batch = next(iter(made.training_loader()))
+        tensors = [*batch.x_dict.values(), batch.y, *batch.n_id_dict.values()]
+        # The norm counts: that of a block is the graph's own.
+        tensors += [block.indptr for block in batch.hops[0].edges.values()]
+        size = sum(-(-tensor.nbytes // 512) * 512 for tensor in tensors)
+        assert module.memory_allocated(sim) <= before + size + 1024
+    with present(total_memory=4000):
+        made = builder(sim_graph, ALL, sim, sampler=full)
+        assert made.graph_on_device is None
+        assert {source.select().device.type for source in made.features.values()} == {"cpu"}
+
+
+# What is sent
+
+
+TYPES = [torch.int32, torch.int64, torch.float32, torch.bfloat16, torch.bool]
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    shape = draw(st.lists(st.integers(0, 5), max_size=3))
+    out = torch.randint(0, 2, shape).to(draw(st.sampled_from(TYPES)))
+    return out.t() if out.dim() == 2 and draw(st.booleans()) else out
+
+
+@pytest.mark.usefixtures("sim")
+@examples(50)
+@given(given=st.lists(tensors(), max_size=9))
+def test_what_arrives_is_what_was_sent_by_one_copy_a_type(given: list[Tensor]) -> None:
+    """Each tensor begins where kernels read it in groups; what is there already is not copied."""
+    there = torch.arange(4, device="sim")
+    with watched() as traffic:
+        *sent, same = send_all([*given, there], torch.device("sim", 0))
+    assert same is there
+    types = {tensor.dtype for tensor in given if tensor.numel()}
+    assert len(traffic.copies) == len(types)
+    assert not traffic.waits
+    assert not traffic.races
+    for before, after in zip(given, sent, strict=True):
+        assert after.device.type == "sim"
+        assert after.dtype == before.dtype
+        assert after.storage_offset() * after.element_size() % 16 == 0
+        assert torch.equal(after.cpu(), before)
+
+
+def test_what_cannot_be_pinned_is_sent_with_a_wait_and_one_warning(
+    sim: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = torch.empty
+
+    def refusing(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Tensor:
+        if pin_memory:
+            raise RuntimeError("CUDA error: out of memory\nFor debugging consider …")
+        return empty(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", refusing)
+    given = [torch.arange(5), torch.ones(3)]
+    with watched() as traffic:
+        sent = [send_all(given, sim) for _ in range(2)]
+    assert [copy.is_blocking for copy in traffic.copies] == [True] * 4
+    assert all(torch.equal(t.cpu(), u) for found in sent for t, u in zip(found, given, strict=True))
+    assert len(caplog.records) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    rows: Tensor
+    other: object
+
+
+def test_every_tensor_of_a_batch_is_found_and_sent_at_any_depth(sim: torch.device) -> None:
+    parts = [torch.full((2,), number) for number in range(5)]
+    inner = Table(parts[3], Table(parts[4], "text"))
+    batch = [Table(parts[0], {"a": [parts[1], None], "b": 3}), (Table(parts[2], 1.5), inner)]
+    for found in (batch, sent(batch, sim)):
+        assert [int(tensor[0]) for tensor in tensors_in(found)] == list(range(5))
+    moved = sent(batch, sim)
+    assert all(tensor.device == sim for tensor in tensors_in(moved))
+    assert (moved[0].other["b"], moved[1][0].other, moved[1][1].other.other) == (3, 1.5, "text")  # type: ignore[attr-defined,index]
+
+
+def test_a_sent_batch_is_freed_at_once() -> None:
+    """Without Python's garbage collection, which comes many batches later."""
+    gc.disable()
+    try:
+        batch = {"paper": [torch.ones(3)]}
+        tensor = weakref.ref(sent(batch, torch.device("cpu"))["paper"][0])
+        del batch
+        assert tensor() is None
+    finally:
+        gc.enable()
+
+
+# Made on a GPU: the batches of the host
+
+
+on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS_GPU)])
+
+FAN_OUTS = (3, -1)
+TRITON: dict[str, Any] = {
+    "sampler": {"fan_outs": [3, 2], "backend": "triton"},
+    "features": {"placement": "cached", "cache_ratio": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    pytest.importorskip("triton", reason="triton is not installed")
+    return graph_of("one type", tmp_path_factory.mktemp("graph") / "store", "bfloat16")
+
+
+def loaders(
+    store: Graph,
+    device: str,
+    needs: BlockNeeds = ALL,
+    fan_outs: tuple[int, ...] = FAN_OUTS,
+    **options: Any,
+) -> tuple[SampledLoader, SampledLoader]:
+    return (
+        gpu_loader(store, plan_of(store), device, fan_outs, needs=needs, **options),
+        cpu_loader(store, plan_of(store), fan_outs, needs=needs, threads=0),
+    )
+
+
+@on_each_device
+@pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 1}, {"threads": 2, "prefetch": 4}])
+def test_an_epoch_is_the_hosts_however_batches_are_made_ahead(
+    store: Graph, device: str, options: dict[str, Any]
+) -> None:
+    if device == "cpu" and options["threads"] > 1:
+        pytest.skip("Triton's interpreter runs in one thread")
+    for needs in (ALL, BlockNeeds()):
+        pairs = list(zip(*loaders(store, device, needs, **options), strict=True))
+        assert len(pairs) == 5
+        for batch, expected in pairs:
+            assert_same(batch, expected, device)
+
+
+@on_each_device
+def test_a_step_that_is_made_later_is_the_batch_and_padding(store: Graph, device: str) -> None:
+    ours, theirs = loaders(store, device, fan_outs=(3, 2))
+    shapes = set()
+    padded = PaddedBatches(ours)
+    for step, expected in zip(padded, theirs, strict=True):
+        batch = padded.make(step)
+        assert batch.is_padded
+        assert (batch.num_counted, batch.global_batch_size) == (
+            expected.num_counted,
+            expected.global_batch_size,
+        )
+        assert torch.equal(batch.y.cpu(), expected.y)
+        num_nodes = len(expected.n_id)
+        assert torch.equal(batch.n_id[:num_nodes].cpu(), expected.n_id)
+        assert torch.equal(batch.x[:num_nodes].cpu(), expected.x)
+        blocks, wanted_blocks = (
+            [block for hop in one.hops for block in hop.edges.values()] for one in (batch, expected)
+        )
+        for block, wanted in zip(blocks, wanted_blocks, strict=True):
+            assert int(block.indptr[-1]) == wanted.num_edges
+            assert torch.equal(block.indptr[: wanted.num_dst + 1].cpu(), wanted.indptr)
+            assert torch.equal(block.indices[: wanted.num_edges].cpu(), wanted.indices)
+            assert wanted.weight is not None
+            assert block.weight is not None
+            assert torch.equal(block.weight[: wanted.num_edges].cpu(), wanted.weight)
+        shapes.add(tuple((b.num_dst, b.num_src, b.num_edges) for b in blocks))
+    assert len(shapes) == 2  # 7 seeds, and the 2 that are left
+    assert ours.state_dict() == {"epoch": 0, "step": len(ours)}
+
+
+@pytest.mark.parametrize("wrong", [-1, 60])
+def test_a_step_that_is_made_later_has_no_seed_that_is_no_node(store: Graph, wrong: int) -> None:
+    """Its kernels would read the target of another node, or none."""
+    ours, _ = loaders(store, "cpu", fan_outs=(3, 2))
+    ours.plan = replace(ours.plan, seeds=np.array([3, wrong]))
+    with pytest.raises(UserError, match=f"1 of 2 seeds are not nodes of the graph: {wrong}"):
+        PaddedBatches(ours)
+
+
+def sources_of(batch: Batch) -> Tensor:
+    (block,) = batch.hops[0].edges.values()
+    return block.indices.sum()
+
+
+@on_a_gpu
+def test_no_batch_is_overwritten_while_it_is_in_use(store: Graph, device: str) -> None:
+    """What reads a batch is queued behind a long wait; later batches are made meanwhile, and memory
+    that is free again is filled with other numbers."""
+    ours, theirs = loaders(store, device, prefetch=3)
+    sums = []
+    for batch in ours:
+        torch.cuda._sleep(50_000_000)  # type: ignore[no-untyped-call]  # torch has no types here
+        sums.append((batch.x.sum(dtype=torch.float64), sources_of(batch)))
+        nbytes = batch.x.nbytes
+        del batch
+        for _ in range(20):
+            torch.full((nbytes,), 255, dtype=torch.uint8, device=device)
+    for (rows, edges), expected in zip(sums, theirs, strict=True):
+        assert float(rows) == pytest.approx(float(expected.x.sum(dtype=torch.float64)))
+        assert int(edges) == int(sources_of(expected))
+
+
+def test_a_gpu_sampler_reads_placed_arrays_and_the_place_is_told(store: Graph) -> None:
+    made = builder(store, **TRITON)
+    assert made.why_placed == ()
+    loader = made.training_loader()
+    assert isinstance(loader, SampledLoader)
+    assert made.samples_on_gpu
+    assert len(made.why_placed) == 2
+    expected = cpu_loader(store, plan_of(store), threads=0)
+    for batch, same in zip(loader, expected, strict=True):
+        assert_same(batch, same)
+    hits, reads = loader.take_reads()
+    assert 0 < hits < reads
+
+
+def test_steps_are_recorded_only_where_the_gpu_reads_the_rows(
+    store: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = TRITON | {"trainer": {"cuda_graph": True}}
+    assert len(builder(store, **keys).training_loader()) > 0
+    monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
+    with pytest.raises(UserError, match="cuda_graph"):
+        builder(store, **keys).training_loader()

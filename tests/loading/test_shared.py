@@ -27,15 +27,7 @@ from gnntrain.loading.shared import ROWS, ShardedFeatures
 from gnntrain.sampling.block import BlockNeeds
 from tests.distributed.exchanges import exchanges
 from tests.examples import examples
-from tests.loading.graphs import (
-    CPU,
-    assert_same,
-    builder,
-    cpu_loader,
-    graph_of,
-    only_its_rows,
-    plan_of,
-)
+from tests.loading import graphs
 from tests.sampling.parts import InProcess
 from tests.simulated_device import present, watched
 
@@ -57,7 +49,7 @@ class Sharded:
         owner: int | None,
         cuts: Sequence[int] = (),
         cached: Sequence[int] = (),
-        device: torch.device = CPU,
+        device: torch.device = graphs.CPU,
     ) -> None:
         owners = NodeOwners(np.array(starts))
         parts = [[matrix[a:b]] for a, b in pairwise(starts)]
@@ -141,7 +133,7 @@ def remote_reads(
 ) -> dict[NodeType, tuple[int, int]]:
     """By type, how many nodes of other machines the batches read from a cache of the `num_rows` of
     them that they read most, and how many in all."""
-    loader = cpu_loader(graph, plan, threads=0)
+    loader = graphs.cpu_loader(graph, plan, threads=0)
     counts: dict[NodeType, Counter[int]] = {name: Counter() for name in num_rows}
     for epoch in range(1, EPOCHS + 1):
         loader.set_epoch(epoch)
@@ -176,13 +168,13 @@ def test_batches_of_rows_in_ranges_are_those_of_the_whole_graph(
     features: dict[str, Any],
     num_rows: dict[NodeType, int],
 ) -> None:
-    graph = graph_of(kind, tmp_path / "store", "float16")
+    graph = graphs.graph_of(kind, tmp_path / "store", "float16")
     machines = range(num_machines)
-    plans = [plan_of(graph, rank=rank, world_size=num_machines) for rank in machines]
+    plans = [graphs.plan_of(graph, rank=rank, world_size=num_machines) for rank in machines]
     with exchanges(machines, [[machine] for machine in machines]) as ranks:
         made = [
-            builder(
-                only_its_rows(graph, plan.rank, num_machines),
+            graphs.builder(
+                graphs.only_its_rows(graph, plan.rank, num_machines),
                 NEEDS,
                 plan=plan,
                 options={"exchange": exchange},
@@ -194,11 +186,11 @@ def test_batches_of_rows_in_ranges_are_those_of_the_whole_graph(
         loaders = [of_rank.training_loader() for of_rank in made]
         for epoch in range(1, EPOCHS + 1):
             for loader, plan in zip(loaders, plans, strict=True):
-                expected = cpu_loader(graph, plan, needs=NEEDS, threads=0)
+                expected = graphs.cpu_loader(graph, plan, needs=NEEDS, threads=0)
                 loader.set_epoch(epoch)
                 expected.set_epoch(epoch)
                 for batch, same in zip(loader, expected, strict=True):
-                    assert_same(batch, same)
+                    graphs.assert_same(batch, same)
         for of_rank, plan in zip(made, plans, strict=True):
             found = {name: source.take_reads() for name, source in of_rank.features.items()}
             assert found == remote_reads(graph, plan, num_rows)

@@ -98,7 +98,7 @@ def _compare_batches(context: DistributedContext, path: str) -> None:
         "distributed": {"graph": "sharded"},
     }
     owners = [context.ranks_of(machine) for machine in range(context.num_machines)]
-    with open_exchange(context, owners=owners, host=context.host, timeout=60) as exchange:
+    with open_exchange(context, owners=owners, timeout=60) as exchange:
         made = builder(store, context=context, plan=plan, options={"exchange": exchange}, **keys)
         loader = made.training_loader()
         expected = cpu_loader(store, plan, threads=0)

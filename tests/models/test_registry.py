@@ -153,7 +153,7 @@ def test_the_schema_of_every_built_in_model_is_its_class(name: str) -> None:
 
 @pytest.mark.usefixtures("plugins")
 def test_a_plugin_that_is_one_of_our_models_is_used_as_it_is() -> None:
-    assert type(build_model(SimpleNamespace(name="own-sage", options={}), 5, 3)) is SAGE
+    assert type(build_model(SimpleNamespace(name="own-sage", options={}), SCHEMA, 3)) is SAGE
 
 
 @pytest.mark.usefixtures("plugins")
@@ -185,7 +185,7 @@ def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
 @pytest.mark.usefixtures("plugins")
 def test_a_plugin_of_another_number_of_layers_is_told() -> None:
     with pytest.raises(UserError, match=r"num_layers=3.* has 2 layers"):
-        build_model(SimpleNamespace(name="own-sage", num_layers=3), 5, 3)
+        build_model(SimpleNamespace(name="own-sage", num_layers=3), SCHEMA, 3)
 
 
 @pytest.mark.usefixtures("plugins")
@@ -206,4 +206,4 @@ def test_a_plugin_of_one_type_refuses_a_typed_graph() -> None:
 )
 def test_broken_plugins_are_explained(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        build_model(SimpleNamespace(name=name, options=options), 5, 3)
+        build_model(SimpleNamespace(name=name, options=options), SCHEMA, 3)

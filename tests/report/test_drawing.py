@@ -5,10 +5,8 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.figure import Figure as Canvas
 
 from gnntrain.report import figures
 from gnntrain.report.figures import Figure, Panel, draw
@@ -62,15 +60,6 @@ def test_any_numbers_can_be_drawn(values: list[float]) -> None:
     ElementTree.fromstring(drawing.svg)
     points = drawing.hover["points"]
     assert len(points) == sum(abs(value) < 1e300 for value in values)
-
-
-@pytest.mark.parametrize("num_epochs", [1, 5])
-def test_few_epochs_have_no_ticks_between_them(tmp_path: Path, num_epochs: int) -> None:
-    run = read_run(write_run(tmp_path / "run", records_of(*[0.5] * num_epochs), {}))
-    for figure in (figures.loss, figures.metric, figures.memory):
-        panel = Panel(Canvas().subplots())
-        figure(panel, run)
-        assert all(tick == round(tick) for tick in panel.axes.get_xticks())
 
 
 def test_a_figure_of_many_epochs_stays_small(tmp_path: Path) -> None:

@@ -8,25 +8,15 @@ from typing import Any
 from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 
 INFO = RunInfo(
-    dataset="synthetic",
-    model="sage",
-    num_nodes=10_000,
-    num_edges=120_345,
-    num_features=64,
-    num_classes=8,
-    num_parameters=84_232,
-    world_size=2,
-    device="2 CPU ranks (gloo)",
     metric="accuracy",
-    store_path="stores/synthetic-1234567890ab",
-    store_reason="opened",
-    store_seconds=0.012,
-    sampler="neighbor [25, 10] (numba)",
     epochs=3,
-    steps_per_epoch=20,
-    global_batch_size=1024,
-    seed=0,
     run_dir="runs/demo",
+    facts={
+        "dataset": "synthetic",
+        "positive": "",
+        "store": "opened (12 ms)\nstores/synthetic-1234567890ab",
+        "training": "3 epochs · 20 steps an epoch · 1,024 seeds a step · seed 0",
+    },
 )
 RECORD = EpochRecord(
     epoch=1,

@@ -5,13 +5,12 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gnntrain.errors import RunError
-from gnntrain.reporting.ranklog import forward_warnings, open_rank_log
+from gnntrain.reporting.ranklog import forwarded_warnings, rank_log
 from tests.disks import full_disk
 
 LOG = logging.getLogger("gnntrain")
@@ -26,7 +25,7 @@ def _every_warning() -> Iterator[None]:
 
 
 def test_a_rank_has_a_file_with_time_level_and_rank(tmp_path: Path) -> None:
-    with closing(open_rank_log(tmp_path, 3)):
+    with rank_log(tmp_path, 3):
         LOG.info("epoch %d", 1)
         logging.getLogger("gnntrain.loading").warning("slow")
     lines = (tmp_path / "logs" / "rank_3.log").read_text().splitlines()
@@ -38,7 +37,7 @@ def test_a_python_warning_goes_to_the_file_until_it_is_closed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = warnings.showwarning
-    with closing(open_rank_log(tmp_path, 0)):
+    with rank_log(tmp_path, 0):
         warnings.warn("mind the gap", stacklevel=1)
     LOG.error("late")
     text = (tmp_path / "logs" / "rank_0.log").read_text()
@@ -50,7 +49,7 @@ def test_a_python_warning_goes_to_the_file_until_it_is_closed(
 
 def test_warnings_reach_the_watcher_as_one_line_each() -> None:
     messages: list[str] = []
-    with closing(forward_warnings(messages.append)):
+    with forwarded_warnings(messages.append):
         LOG.info("not for the console")
         LOG.warning("a logger failed:\n no space")
         warnings.warn("deprecated\nthing", FutureWarning, stacklevel=1)
@@ -61,7 +60,7 @@ def test_warnings_reach_the_watcher_as_one_line_each() -> None:
 
 def test_the_file_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
     messages: list[str] = []
-    with closing(forward_warnings(messages.append)), closing(open_rank_log(tmp_path, 0)):
+    with forwarded_warnings(messages.append), rank_log(tmp_path, 0):
         LOG.info("before")
         with full_disk(100):
             for number in range(500):
@@ -76,13 +75,13 @@ def test_the_file_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "logs").touch()
-    with pytest.raises(RunError, match=r"rank_0\.log cannot be written"):
-        open_rank_log(tmp_path, 0)
+    with pytest.raises(RunError, match=r"rank_0\.log cannot be written"), rank_log(tmp_path, 0):
+        pass
 
 
 def test_any_text_can_be_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What pytest captures of it could not be sent from one of its workers to another process.
     monkeypatch.setattr(logging.getLogger("gnntrain"), "propagate", False)
-    with closing(open_rank_log(tmp_path, 0)):
+    with rank_log(tmp_path, 0):
         LOG.info("a file named %s", os.fsdecode(b"\xff.csv"))
     assert "named \\udcff.csv" in (tmp_path / "logs" / "rank_0.log").read_text()

@@ -8,11 +8,11 @@ from typing import Any
 
 from gnntrain.reporting.console import SweepConsole
 from gnntrain.reporting.trials import SweepResults, Trial
-from tests.reporting.samples import INFO, record_with_val, step
+from tests.reporting.samples import record_with_val, step
 from tests.reporting.terminals import Clock, Terminal, drawn_lines, final_lines, golden
 
 LR, WIDTH = "trainer.lr", "model.hidden_channels"
-FACTS = [("sweep", "3 trials"), ("all", "experiment=cora_gcn"), ("search", LR), ("", WIDTH)]
+FACTS = {"sweep": "3 trials", "all": "experiment=cora_gcn", "search": f"{LR}\n{WIDTH}"}
 
 
 def trial(number: int, lr: str, channels: int, **changes: Any) -> Trial:
@@ -39,26 +39,25 @@ def shown(width: int | None = None) -> str:
         console.on_start(3, [], "runs/multirun/demo", FACTS)
         for one in (first, second):
             console.on_trial(one)
-            console.on_info(one, INFO)
-            console.on_step(one, step())
-        console.on_epoch(first, record_with_val(1, 0.5))
-        console.on_epoch(first, record_with_val(2, 0.75))
+            console.on_step(one, step(), 3)
+        console.on_epoch(first, record_with_val(1, 0.5), 3)
+        console.on_epoch(first, record_with_val(2, 0.75), 3)
         clock.now += 1
         console.refresh()
-        console.on_message(second, "a\nnote")
+        console.on_message("trial 1: a\nnote")
         console.on_trial_end(end(first, "completed", 0.75))
         console.on_trial_end(end(second, "pruned", 0.25))
         console.on_trial(third)
         console.on_trial_end(end(third, "failed", error="The loss\nis nan in epoch 2 of 3, alas."))
-        console.on_finish(SweepResults.of([first, second, third]), "completed", 61.0)
+        console.on_finish(SweepResults([first, second, third]), "completed", 61.0)
     return file.getvalue()
 
 
 def finished(many: list[Trial]) -> str:
     file = io.StringIO()
     with SweepConsole(file) as console:
-        console.on_start(len(many), [], "runs/multirun/demo", [])
-        console.on_finish(SweepResults.of(many), "completed", 3.0)
+        console.on_start(len(many), [], "runs/multirun/demo", {})
+        console.on_finish(SweepResults(many), "completed", 3.0)
     return file.getvalue()
 
 
@@ -96,26 +95,6 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
     first, second = re.findall(r"^  (\d .*\d)$", text, re.MULTILINE)
     assert re.fullmatch(r"2 +model=sage +1 +0\.8200 +0\.7000", first)
     assert re.fullmatch(r"1 +model=gcn +2 +0\.8050 ± 0\.0071 +0\.7000 ± 0\.0000", second)
-
-
-def test_the_best_of_a_setting_is_a_trial_that_counts() -> None:
-    many = [
-        Trial(n, [], f"/{n}", status, "accuracy", val, 0.7, 1.0, varied=[f"trainer.seed={n}"])
-        for n, (status, val) in enumerate([("completed", 0.8), ("pruned", 0.9)])
-    ]
-    (row,) = re.findall(r"^  (\d .*\d)$", finished(many), re.MULTILINE)
-    assert re.fullmatch(r"0 +all +1 \+ 1 pruned +0\.8000 +0\.7000", row)
-
-
-def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() -> None:
-    many = [trial(n, str(n), 64, val=n / 100, test=0.5, seconds=1.0) for n in range(20)]
-    for one in many:
-        one.status = "pruned" if one.number % 4 else "completed"
-    text = finished(many)
-    shown = re.findall(r"^ +(\d+) +\S+lr=\d+ .*=64 +(1|0 \+ 1 pruned) ", text, re.MULTILINE)
-    assert [int(number) for number, _ in shown] == [16, 12, 8, 4, 0, 19, 18, 17, 15, 14]
-    assert [trials == "1" for _, trials in shown] == [True] * 5 + [False] * 5
-    assert "and 10 more in sweep.json" in text
 
 
 def test_settings_over_other_splits_are_told() -> None:

@@ -23,7 +23,7 @@ def test_completed_trials_are_ranked_by_the_validation_metric() -> None:
         trial(3, 0.9, "trainer.lr=4", status="pruned"),
         trial(4, None, "trainer.lr=5", status="failed"),
     ]
-    standings = SweepResults.of(trials)
+    standings = SweepResults(trials)
     assert [group.runs[0].number for group in standings.groups] == [2, 0, 1, 3]
     assert standings.best is trials[2]
     assert standings.repeated == ()
@@ -38,7 +38,7 @@ def test_trials_that_differ_in_seed_or_split_alone_are_one_group() -> None:
         trial(3, 0.10, "model=gat", "trainer.seed=1"),
         trial(4, 0.99, "model=gat", "trainer.seed=2", status="failed"),
     ]
-    standings = SweepResults.of(trials)
+    standings = SweepResults(trials)
     assert standings.repeated == ("trainer.seed",)
     gcn, gat = standings.groups
     assert gcn.varied == ("model=gcn",)
@@ -68,7 +68,7 @@ def test_equal_trials_count_once_and_pruned_ones_are_told() -> None:
         trial(3, 0.3, "trainer.lr=1", "trainer.seed=2", status="pruned"),
         trial(4, 0.2, "trainer.lr=2", "trainer.seed=0", status="pruned"),
     ]
-    first, second = SweepResults.of(trials).groups
+    first, second = SweepResults(trials).groups
     assert [one.number for one in first.counted] == [0, 2]
     assert first.spread("val").mean == pytest.approx(0.6)
     assert [one.number for one in first.runs] == [0, 2, 3]
@@ -82,6 +82,6 @@ def test_settings_over_other_splits_are_not_ranked_against_each_other() -> None:
         trial(1, 0.6, "trainer.lr=2", "dataset.split=0"),
         trial(2, 0.9, "trainer.lr=3", "dataset.split=1"),
     ]
-    results = SweepResults.of(trials)
+    results = SweepResults(trials)
     assert results.best is trials[1]
     assert [group.varied[0][-1] for group in results.groups] == ["2", "1", "3"]

@@ -199,7 +199,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def plugin_run(path: Path, store: StoredGraph, name: str) -> AnyModel:
     options = {"name": name, "options": {"width": 4}}
     config = from_dict({"model": options, "sampler": {"fan_outs": [5, 5]}})
-    model = build_model(config.model, store.num_features, store.num_outputs)
+    model = build_model(config.model, store.schema, store.num_outputs)
     write_run(path, store, config, model)
     return model
 

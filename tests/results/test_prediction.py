@@ -20,7 +20,7 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from gnntrain.inference import infer
 from gnntrain.loading.features import in_place
-from gnntrain.results import files
+from gnntrain.results import prediction
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import saved_config, train
@@ -39,7 +39,7 @@ def encoded(texts: list[str]) -> AnyArray:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_CHUNK_NUMBERS", 50)
+    monkeypatch.setattr(prediction, "_CHUNK_NUMBERS", 50)
 
 
 @pytest.fixture
@@ -202,32 +202,16 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
     tmp_path: Path, store: StoredGraph, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_of(tmp_path / "run", store, SAGE)
-    write = files._WRITERS[ending]
+    write = prediction._WRITERS[ending]
 
-    def fill(file: Any, result: files.Result) -> None:
+    def fill(file: Any, result: prediction.Result) -> None:
         write(file, result)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "_WRITERS", {ending: fill})
+    monkeypatch.setattr(prediction, "_WRITERS", {ending: fill})
     with pytest.raises(RunError, match="No space left"):
         predict(tmp_path / "run", tmp_path / f"out{ending}")
     assert not list(tmp_path.glob("*out*"))
-
-
-def test_no_more_than_a_chunk_is_computed_at_a_time(
-    tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_of(tmp_path / "run", store, SAGE)
-    sizes = []
-    batch = files._batch
-
-    def noted(result: files.Result, nodes: torch.Tensor) -> Any:
-        sizes.append(len(nodes))
-        return batch(result, nodes)
-
-    monkeypatch.setattr(files, "_batch", noted)
-    predict(tmp_path / "run", tmp_path / "out.csv", what="logits")
-    assert (max(sizes), sum(sizes)) == (50 // 4, 60)  # rows of 3 logits and an id
 
 
 def own_graph(folder: Path, name: str, *, labelled: bool, width: int = 3) -> dict[str, Any]:

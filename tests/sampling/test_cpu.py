@@ -28,23 +28,7 @@ from gnntrain.sampling.cpu import MAX_BATCH_NODES, CPUSampler
 from gnntrain.sampling.kernels import CHUNK_EDGES
 from tests.examples import examples
 from tests.hetero_graphs import hetero_graph
-from tests.sampling import oracle
-from tests.sampling.graphs import (
-    assert_equal,
-    cpu_sampler,
-    csc,
-    each_scope,
-    fan_outs_of,
-    in_edges,
-    of_one_type,
-    on_each_graph,
-    random_csc,
-    sampler_of,
-    seeds_of,
-    some_fan_outs,
-    some_seeds,
-    typed_graphs,
-)
+from tests.sampling import graphs, oracle
 
 KEY = SampleKey(seed=1, epoch=2, step=3)
 
@@ -69,7 +53,7 @@ def assert_drawn(sample: Sample, expected: oracle.OracleSample) -> None:
 
 @examples(100)
 @given(
-    graph=typed_graphs(),
+    graph=graphs.typed_graphs(),
     key=st.builds(SampleKey, *[st.integers(-(2**63), 2**64)] * 3),
     scope=st.sampled_from(["relation", "node"]),
     replace=st.booleans(),
@@ -78,30 +62,33 @@ def assert_drawn(sample: Sample, expected: oracle.OracleSample) -> None:
 def test_nodes_and_edges_are_the_oracles_in_the_same_order(
     graph: FusedCSC, key: SampleKey, scope: str, replace: bool, data: st.DataObject
 ) -> None:
-    seeds, fan_outs = data.draw(some_seeds(graph)), data.draw(some_fan_outs(graph, scope))
+    seeds, fan_outs = (
+        data.draw(graphs.some_seeds(graph)),
+        data.draw(graphs.some_fan_outs(graph, scope)),
+    )
     options: dict[str, Any] = {"scope": scope, "replace": replace}
-    sampler = sampler_of(graph, fan_outs, edge_ids=True, **options)
-    sample = sampler.sample(seeds_of(seeds, graph), key)
+    sampler = graphs.sampler_of(graph, fan_outs, edge_ids=True, **options)
+    sample = sampler.sample(graphs.seeds_of(seeds, graph), key)
     assert_drawn(sample, oracle.sample(graph, seeds, fan_outs, key, **options))
 
 
-@each_scope
+@graphs.each_scope
 @pytest.mark.parametrize("fan_out", [24, 25, 4999, -1])
 def test_hubs_agree_with_the_oracle(fan_out: int, scope: str) -> None:
     """Beyond a fan-out of 24 repeats are found by a hash table; -1 takes more than a chunk."""
     size = 5000 if fan_out > 0 else 3 * CHUNK_EDGES + 1
-    hub = of_one_type(csc(100, np.arange(size) % 100, np.zeros(size, int)))
-    fan_outs = fan_outs_of(hub, [fan_out, 2])
-    sampler = sampler_of(hub, fan_outs, edge_ids=True, scope=scope)
+    hub = graphs.of_one_type(graphs.csc(100, np.arange(size) % 100, np.zeros(size, int)))
+    fan_outs = graphs.fan_outs_of(hub, [fan_out, 2])
+    sampler = graphs.sampler_of(hub, fan_outs, edge_ids=True, scope=scope)
     expected = oracle.sample(hub, [0, 5], fan_outs, KEY)
-    assert_drawn(sampler.sample(seeds_of([0, 5]), KEY), expected)
+    assert_drawn(sampler.sample(graphs.seeds_of([0, 5]), KEY), expected)
 
 
-@on_each_graph
-@each_scope
+@graphs.on_each_graph
+@graphs.each_scope
 def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str) -> None:
     def fresh() -> Any:
-        return sampler_of(graph, [5, 4], edge_ids=True, scope=scope)
+        return graphs.sampler_of(graph, [5, 4], edge_ids=True, scope=scope)
 
     used, rng = fresh(), np.random.default_rng(0)
     for step in range(20):
@@ -109,8 +96,9 @@ def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str
         if step == 10:  # the scratch's numbers are about to leave int32
             used._idle[0].base = MAX_BATCH_NODES
         key = SampleKey(0, 0, step)
-        assert_equal(
-            used.sample(seeds_of(seeds, graph), key), fresh().sample(seeds_of(seeds, graph), key)
+        graphs.assert_equal(
+            used.sample(graphs.seeds_of(seeds, graph), key),
+            fresh().sample(graphs.seeds_of(seeds, graph), key),
         )
     assert used._idle[0].base < MAX_BATCH_NODES
 
@@ -118,8 +106,8 @@ def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str
 def test_a_batch_allocates_nothing_of_the_graphs_size() -> None:
     indptr = np.zeros(1_000_001, np.int64)
     indptr[-100:] = np.arange(100)
-    sampler = cpu_sampler((indptr, np.arange(99, dtype=np.int32)), [2, 2])
-    seeds = seeds_of(torch.arange(999_900, 1_000_000))
+    sampler = graphs.cpu_sampler((indptr, np.arange(99, dtype=np.int32)), [2, 2])
+    seeds = graphs.seeds_of(torch.arange(999_900, 1_000_000))
     assert peak_of(lambda: sampler.sample(seeds, KEY)) < 100_000
 
 
@@ -135,22 +123,22 @@ def peak_of(work: Callable[[], object]) -> int:
 
 
 def test_mistakes_are_told() -> None:
-    graph, typed = random_csc(50, 300), hetero_graph().fused
-    sampler = cpu_sampler(graph, [3])
+    graph, typed = graphs.random_csc(50, 300), hetero_graph().fused
+    sampler = graphs.cpu_sampler(graph, [3])
     with pytest.raises(UserError, match=r"3 of 4 .*-1, 50, 99"):
-        sampler.sample(seeds_of([-1, 0, 50, 99]), KEY)
+        sampler.sample(graphs.seeds_of([-1, 0, 50, 99]), KEY)
     with pytest.raises(UserError, match="float64"):
-        sampler.sample(seeds_of(torch.tensor([0.5], dtype=torch.float64)), KEY)
+        sampler.sample(graphs.seeds_of(torch.tensor([0.5], dtype=torch.float64)), KEY)
     for fan_out in (0, -2):
         with pytest.raises(UserError, match=str(fan_out)):
-            cpu_sampler(graph, [5, fan_out])
+            graphs.cpu_sampler(graph, [5, fan_out])
     with pytest.raises(UserError, match=r"\b300\b.*\b299 edges"):
-        cpu_sampler((graph[0], graph[1][:-1]), [3])
+        graphs.cpu_sampler((graph[0], graph[1][:-1]), [3])
     with pytest.raises(UserError, match="float32"):
-        cpu_sampler((graph[0], graph[1].astype(np.float32)), [3])  # type: ignore[arg-type]
-    unequal = {**fan_outs_of(typed, [2]), ("author", "writes", "paper"): (3,)}
+        graphs.cpu_sampler((graph[0], graph[1].astype(np.float32)), [3])  # type: ignore[arg-type]
+    unequal = {**graphs.fan_outs_of(typed, [2]), ("author", "writes", "paper"): (3,)}
     with pytest.raises(UserError, match="cites/paper"):
-        sampler_of(typed, unequal, scope="node")
+        graphs.sampler_of(typed, unequal, scope="node")
 
 
 # What the key decides
@@ -159,12 +147,12 @@ def test_mistakes_are_told() -> None:
 SEEDS = torch.from_numpy(np.random.default_rng(0).permutation(40))
 
 
-@on_each_graph
-@each_scope
+@graphs.on_each_graph
+@graphs.each_scope
 def test_many_threads_at_once_give_what_one_gives(graph: FusedCSC, scope: str) -> None:
-    sampler = sampler_of(graph, [8, 30, 3], scope=scope, edge_ids=True)
+    sampler = graphs.sampler_of(graph, [8, 30, 3], scope=scope, edge_ids=True)
     rng, num_threads = np.random.default_rng(0), 8
-    seeds = [seeds_of(torch.from_numpy(rng.integers(0, 40, 40)), graph) for _ in range(64)]
+    seeds = [graphs.seeds_of(torch.from_numpy(rng.integers(0, 40, 40)), graph) for _ in range(64)]
     together = Barrier(num_threads)
 
     def work(thread: int) -> list[Sample]:
@@ -176,23 +164,23 @@ def test_many_threads_at_once_give_what_one_gives(graph: FusedCSC, scope: str) -
         drawn = list(pool.map(work, range(num_threads)))
     for step, of_step in enumerate(seeds):
         alone = sampler.sample(of_step, SampleKey(0, 0, step))
-        assert_equal(drawn[step % num_threads][step // num_threads], alone)
+        graphs.assert_equal(drawn[step % num_threads][step // num_threads], alone)
 
 
-@on_each_graph
-@each_scope
+@graphs.on_each_graph
+@graphs.each_scope
 @pytest.mark.parametrize("replace", [False, True])
 def test_ranks_draw_for_their_share_what_one_rank_draws_for_the_whole(
     graph: FusedCSC, scope: str, replace: bool
 ) -> None:
     """Neither does the order of the seeds matter."""
-    sampler = sampler_of(graph, [6, 4, 3], scope=scope, replace=replace)
-    whole = in_edges(sampler.sample(seeds_of(SEEDS, graph), KEY))
+    sampler = graphs.sampler_of(graph, [6, 4, 3], scope=scope, replace=replace)
+    whole = graphs.in_edges(sampler.sample(graphs.seeds_of(SEEDS, graph), KEY))
     for share in (
         SEEDS.flip(0),
         *(SEEDS[rank::ranks] for ranks in (2, 4) for rank in range(ranks)),
     ):
-        hops = in_edges(sampler.sample(seeds_of(share, graph), KEY))
+        hops = graphs.in_edges(sampler.sample(graphs.seeds_of(share, graph), KEY))
         for found, expected in zip(hops, whole, strict=True):
             assert found.items() <= expected.items()
 
@@ -216,12 +204,12 @@ def test_a_stream_is_splitmix64_and_the_draws_of_a_key_never_change() -> None:
 
 
 @examples(50)
-@given(typed_graphs(), st.data())
+@given(graphs.typed_graphs(), st.data())
 def test_the_view_of_pyg_has_each_node_and_its_edges_once_in_the_hop_that_found_it(
     graph: FusedCSC, data: st.DataObject
 ) -> None:
-    seeds, fan_outs = data.draw(some_seeds(graph)), data.draw(some_fan_outs(graph))
-    sample = sampler_of(graph, fan_outs).sample(seeds_of(seeds, graph), KEY)
+    seeds, fan_outs = data.draw(graphs.some_seeds(graph)), data.draw(graphs.some_fan_outs(graph))
+    sample = graphs.sampler_of(graph, fan_outs).sample(graphs.seeds_of(seeds, graph), KEY)
     for node_type, counts in sample.num_sampled_nodes.items():
         known = [*(hop.num_dst[node_type] for hop in sample.hops[::-1])]
         assert list(accumulate(counts)) == [*known, len(sample.nodes[node_type])]

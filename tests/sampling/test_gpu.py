@@ -95,7 +95,7 @@ MANY = random_csc(1500, 12_000)
     ("graph", "fan_outs", "seeds"),
     [
         # A fan-out near the degree makes most of Floyd's draws fall back on a chain of others.
-        *((HUB, [fan_out, 2], [0, 5]) for fan_out in (1, 31, 63, 64, 65, 4999, 5000, 5001, -1)),
+        *((HUB, [fan_out, 2], [0, 5]) for fan_out in (1, 63, 64, 65, 4999, 5000, -1)),
         (LARGE_HUB, [30, 3], [0, 1]),
         (LARGE_HUB, [3000], [0, 1]),
         # Repeated seeds count as often as they are given: more nodes than the graph has.

@@ -15,16 +15,7 @@ from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.pyg import PyGSampler, shared_graph
 from tests.hetero_graphs import hetero_graph
 from tests.pyg_backends import BACKENDS, use_backend
-from tests.sampling.graphs import (
-    blocks_of,
-    csc,
-    in_edges,
-    of_one_type,
-    on_each_graph,
-    sampler_of,
-    seeds_of,
-    target_of,
-)
+from tests.sampling import graphs
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
 
@@ -40,24 +31,26 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_a_backend_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     use_backend("none", monkeypatch)
     with pytest.raises(UserError, match="neither can be imported") as error:
-        sampler_of(hetero_graph().fused, [2], PyGSampler)
+        graphs.sampler_of(hetero_graph().fused, [2], PyGSampler)
     for word in ("pyg-lib", "torch-sparse", "--no-build-isolation", "backend=numba needs no"):
         assert word in str(error.value.hint)
 
 
 @pytest.mark.usefixtures("backend")
-@on_each_graph
+@graphs.on_each_graph
 @pytest.mark.parametrize("num_hops", [1, 2, 3])
 def test_all_in_neighbours_are_those_that_our_own_sampler_finds(
     graph: FusedCSC, num_hops: int
 ) -> None:
-    expected = sampler_of(graph, [-1] * num_hops).sample(seeds_of(SEEDS, graph), KEY)
-    sample = sampler_of(graph, [-1] * num_hops, PyGSampler).sample(seeds_of(SEEDS, graph), KEY)
+    expected = graphs.sampler_of(graph, [-1] * num_hops).sample(graphs.seeds_of(SEEDS, graph), KEY)
+    sample = graphs.sampler_of(graph, [-1] * num_hops, PyGSampler).sample(
+        graphs.seeds_of(SEEDS, graph), KEY
+    )
     assert sample.num_seeds == expected.num_seeds
-    assert torch.equal(sample.nodes[target_of(graph)][:4], SEEDS)
+    assert torch.equal(sample.nodes[graphs.target_of(graph)][:4], SEEDS)
     assert sample.num_sampled_nodes == expected.num_sampled_nodes
     assert sample.num_sampled_edges == expected.num_sampled_edges
-    assert in_edges(sample) == in_edges(expected)
+    assert graphs.in_edges(sample) == graphs.in_edges(expected)
     for hop, own in zip(sample.hops, expected.hops, strict=True):
         assert (hop.num_dst, hop.num_src) == (own.num_dst, own.num_src)
         for name, block in hop.edges.items():
@@ -66,15 +59,15 @@ def test_all_in_neighbours_are_those_that_our_own_sampler_finds(
 
 
 @pytest.mark.usefixtures("backend")
-@on_each_graph
+@graphs.on_each_graph
 @pytest.mark.parametrize("replace", [False, True])
 def test_each_node_draws_once_as_many_true_in_edges_as_its_hop_asks_for(
     graph: FusedCSC, replace: bool
 ) -> None:
     fan_outs = dict.fromkeys(graph.edge_types, (4, -1, 2))
     fan_outs[graph.edge_types[0]] = (2, 3, 1)
-    sample = sampler_of(graph, fan_outs, PyGSampler, replace=replace).sample(
-        seeds_of(SEEDS, graph), KEY
+    sample = graphs.sampler_of(graph, fan_outs, PyGSampler, replace=replace).sample(
+        graphs.seeds_of(SEEDS, graph), KEY
     )
     for number, name in enumerate(graph.edge_types):
         indptr, indices = graph.part(number)
@@ -100,32 +93,32 @@ def test_each_node_draws_once_as_many_true_in_edges_as_its_hop_asks_for(
 def test_epochs_steps_seeds_and_ranks_draw_anew() -> None:
     """Ranks have other seed nodes in a step: seeded alike, all would draw at the same positions."""
     everyone = np.arange(60)
-    whole = of_one_type(csc(60, np.tile(everyone, 60), np.repeat(everyone, 60)))
-    sampler = sampler_of(whole, [4, 4], PyGSampler)
+    whole = graphs.of_one_type(graphs.csc(60, np.tile(everyone, 60), np.repeat(everyone, 60)))
+    sampler = graphs.sampler_of(whole, [4, 4], PyGSampler)
     keys = [SampleKey(0, 1, 0), SampleKey(0, 2, 0), SampleKey(1, 1, 0), SampleKey(0, 1, 1)]
     seeds = [(5, key) for key in keys] + [(node, keys[0]) for node in range(20)]
-    samples = [sampler.sample(seeds_of([node]), key) for node, key in seeds]
-    ids = [[block.edge_ids for block in blocks_of(sample)] for sample in samples]
+    samples = [sampler.sample(graphs.seeds_of([node]), key) for node, key in seeds]
+    ids = [[block.edge_ids for block in graphs.blocks_of(sample)] for sample in samples]
     draws = {str([(own % 60).tolist() for own in hops if own is not None]) for hops in ids}
     assert len(draws) > 18
 
 
 @pytest.mark.usefixtures("backend")
-@on_each_graph
+@graphs.on_each_graph
 def test_a_draw_can_be_repeated_in_another_process(graph: FusedCSC) -> None:
     """PyG lists the types in the order of a set, which differs from process to process."""
-    sampler = sampler_of(graph, [2, 2], PyGSampler)
+    sampler = graphs.sampler_of(graph, [2, 2], PyGSampler)
     assert isinstance(sampler, PyGSampler)
     if len(graph.num_nodes) > 1:
         assert list(sampler._sampler.edge_types) == list(graph.edge_types)
         assert list(sampler._sampler.node_types) == list(graph.num_nodes)
-    first, again = (str(sampler.sample(seeds_of(SEEDS, graph), KEY)) for _ in range(2))
+    first, again = (str(sampler.sample(graphs.seeds_of(SEEDS, graph), KEY)) for _ in range(2))
     assert first == again
-    assert str(sampler.sample(seeds_of(SEEDS, graph), SampleKey(0, 0, 1))) != first
+    assert str(sampler.sample(graphs.seeds_of(SEEDS, graph), SampleKey(0, 0, 1))) != first
 
 
 @pytest.mark.usefixtures("backend")
-@on_each_graph
+@graphs.on_each_graph
 def test_sampling_leaves_generator_threads_and_root_logger_of_training_alone(
     graph: FusedCSC, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +126,7 @@ def test_sampling_leaves_generator_threads_and_root_logger_of_training_alone(
     torch.manual_seed(7)
     expected, num_threads = torch.rand(3), torch.get_num_threads()
     torch.manual_seed(7)
-    sampler_of(graph, [2, 2], PyGSampler).sample(seeds_of(SEEDS, graph), KEY)
+    graphs.sampler_of(graph, [2, 2], PyGSampler).sample(graphs.seeds_of(SEEDS, graph), KEY)
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == num_threads
     assert logging.root.handlers == []  # else every record of ours would be printed as well
@@ -144,15 +137,15 @@ def test_more_edges_than_32_bits_can_number_are_read_in_64_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_backend("pyg", monkeypatch)
-    many = of_one_type((np.array([0, 2**31]), np.zeros(1, np.int32)))
+    many = graphs.of_one_type((np.array([0, 2**31]), np.zeros(1, np.int32)))
     row, colptr, _ = shared_graph(many).csc()
     assert row.dtype == colptr.dtype == torch.int64
 
 
-@on_each_graph
+@graphs.on_each_graph
 def test_what_pyg_cannot_draw_is_refused(graph: FusedCSC, monkeypatch: pytest.MonkeyPatch) -> None:
     use_backend("pyg", monkeypatch)
     with pytest.raises(UserError, match="1 of 3 seeds are repetitions"):
-        sampler_of(graph, [2], PyGSampler).sample(seeds_of([4, 5, 4], graph), KEY)
+        graphs.sampler_of(graph, [2], PyGSampler).sample(graphs.seeds_of([4, 5, 4], graph), KEY)
     with pytest.raises(UserError, match="fan_out_scope=node"):
-        sampler_of(graph, [2], PyGSampler, scope="node")
+        graphs.sampler_of(graph, [2], PyGSampler, scope="node")

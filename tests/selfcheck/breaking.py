@@ -39,13 +39,13 @@ def broken(function: Callable[..., Any], way: str) -> Callable[..., Any]:
 if __name__ == "sitecustomize" and os.environ.get("BROKEN"):
     from gnntrain.compute.ops import OPERATORS
     from gnntrain.doctor import gpu
-    from gnntrain.selfcheck import choice, trying
+    from gnntrain.selfcheck import cases, choice
 
     for item in os.environ["BROKEN"].split(","):
         name, way = item.split("=")
         OPERATORS[name].cuda = broken(OPERATORS[name].cuda, way)  # type: ignore[method-assign]
     choice.TRITON_DEVICES.add("cpu")
     # A loaded machine interprets a case in a few seconds.
-    trying.CASE_SECONDS = int(os.environ.get("CASE_SECONDS", "12"))
+    cases.CASE_SECONDS = int(os.environ.get("CASE_SECONDS", "12"))
     choice.SECONDS = 500.0
     gpu.PRECISIONS = ("fp32",)  # type: ignore[assignment]

@@ -1,9 +1,15 @@
-"""The cases of the self-check: that they try every kernel, and what they find."""
+"""The cases of the self-check: that they try every kernel, and what they find; also of kernels that
+do not end, or end their process, and where the parent ends first."""
 
 from __future__ import annotations
 
+import math
+import signal
 import subprocess
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +18,17 @@ from torch import Tensor
 from gnntrain.compute.ops import OPERATORS
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
 from gnntrain.loading.pinned import PinningError
-from gnntrain.selfcheck.cases import Case, WrongResultError, all_cases, compare
-from gnntrain.selfcheck.trying import tried
+from gnntrain.selfcheck.cases import (
+    Case,
+    Outcome,
+    WrongResultError,
+    all_cases,
+    compare,
+    tried,
+    try_cases,
+)
 from tests.compute.devices import NEEDS_INTERPRETER
+from tests.selfcheck.breaking import python_path
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -100,3 +114,93 @@ def test_what_is_the_machines_fault_is_tried_again(error: Exception, is_lasting:
     outcome = tried(Case("gather: x", "gather", "fp32", fail), CPU)
     assert outcome.fault
     assert outcome.is_lasting == is_lasting
+
+
+SLOW, PATIENCE = pytest.mark.slow, 120.0
+GATHER = "gather: selected rows, fp32"
+FURTHER, SUM = "gather: float32 rows, fp32", "aggregate: sum, fp32"
+DRAW = "sampler: fan-outs 4, 3"
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Sets `BROKEN`, which processes from here on obey."""
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
+    return monkeypatch
+
+
+def try_some(
+    *names: str, number: int = 1, seconds: float = math.inf, before: Sequence[str] = ()
+) -> tuple[dict[str, Outcome], str | None]:
+    """The outcomes, and why a process did not start."""
+    cases = {case.name: case for case in all_cases()}
+    known = dict.fromkeys(before, Outcome("hangs", is_lasting=False))
+    deadline = time.monotonic() + seconds
+    failure = try_cases([cases[name] for name in names], "cpu", deadline, number, known)
+    return known, failure
+
+
+@SLOW
+@NEEDS_INTERPRETER
+def test_what_hangs_twice_hangs_and_the_others_are_tried(broken: pytest.MonkeyPatch) -> None:
+    broken.setenv("BROKEN", "gather=hang")
+    broken.setenv("CASE_SECONDS", "10")
+    began = time.monotonic()
+    outcomes, _ = try_some(GATHER, FURTHER, SUM)
+    assert list(outcomes) == [GATHER, SUM]  # a further case would tell nothing new
+    assert "hang" in str(outcomes[GATHER].fault)
+    assert not outcomes[GATHER].is_lasting  # the machine may have had too much to do
+    assert try_some(GATHER, before=[GATHER])[0][GATHER].is_lasting
+    assert outcomes[SUM].fault is None
+    assert time.monotonic() - began < PATIENCE
+
+
+@SLOW
+@NEEDS_INTERPRETER
+def test_what_is_not_done_in_time_has_no_outcome(broken: pytest.MonkeyPatch) -> None:
+    broken.setenv("BROKEN", "gather=hang")
+    began = time.monotonic()
+    assert try_some(GATHER, SUM, seconds=1.0) == ({}, None)
+    assert time.monotonic() - began < PATIENCE
+
+
+@SLOW
+@NEEDS_INTERPRETER
+@pytest.mark.usefixtures("broken")
+def test_a_gpu_that_takes_one_process_alone_is_checked_by_it(tmp_path: Path) -> None:
+    """As with nvidia-smi's exclusive mode."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import fcntl, os\n"
+        f"taken = open({str(tmp_path / 'taken')!r}, 'w')\n"
+        "try: fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except OSError: os.write(2, b'GPU is taken'); os._exit(3)\n"
+    )
+    names = GATHER, SUM, DRAW
+    outcomes, failure = try_some(*names, number=3)
+    assert len(outcomes) == 1
+    assert "exit code 3: GPU is taken" in str(failure)
+    left, failure = try_some(*(name for name in names if name not in outcomes))
+    assert len(left) == 2
+    assert failure is None
+
+
+@SLOW
+@NEEDS_INTERPRETER
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_where_the_parent_ends(
+    broken: pytest.MonkeyPatch, ending: signal.Signals
+) -> None:
+    broken.setenv("BROKEN", "gather=hang")
+    broken.setenv("CASE_SECONDS", "8")
+    code = "from tests.selfcheck.test_cases import *; try_some(GATHER)"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    deadline = time.monotonic() + PATIENCE
+    while not children.read_text().strip() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    child = Path("/proc", children.read_text().strip(), "stat")
+    parent.send_signal(ending)
+    parent.wait()
+    while time.monotonic() < deadline and child.exists() and ") Z " not in child.read_text():
+        time.sleep(0.1)
+    assert time.monotonic() < deadline

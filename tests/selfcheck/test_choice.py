@@ -18,9 +18,8 @@ from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import ComputeConfig, Config, SyntheticConfig, TrainerConfig
 from gnntrain.errors import UserError
 from gnntrain.selfcheck import choice, kernel_choice
-from gnntrain.selfcheck.cases import Case, all_cases
+from gnntrain.selfcheck.cases import Case, Outcome, all_cases
 from gnntrain.selfcheck.choice import GPU, cache_file, faults_of, kinds_of_gpus, self_check
-from gnntrain.selfcheck.trying import Outcome
 
 H100 = GPU("NVIDIA H100", "570.1", "cuda:0")
 
@@ -201,15 +200,19 @@ def test_the_run_s_precisions_are_checked(machine: Machine) -> None:
 
 
 def test_a_fault_on_one_process_counts_on_all_and_is_told_once(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(choice, "_load", lambda _: {})  # no cache in common
     kinds = [[cache_file(H100).name]] * 2
 
     def gather(key: str, own: Any) -> list[Any]:
         return kinds if key == "kinds of GPUs" else [own, {"gather": "hangs"}]
 
     for number in (0, 1):
+        own = tmp_path / str(number)  # no cache in common
+        monkeypatch.setattr("platformdirs.user_cache_path", lambda _, own=own: own)
         of = SimpleNamespace(process=number)
         process: Any = SimpleNamespace(is_main=number == 0, gather=gather, launched=of)
         expected = KernelChoice("triton", {"gather": "hangs"})

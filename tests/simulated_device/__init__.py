@@ -18,22 +18,13 @@ a process: the tests that need it are skipped there.
 
 import torch
 
-from tests.simulated_device.module import device_module
-from tests.simulated_device.registration import present, register, register_present
-from tests.simulated_device.tensor import SimulatedTensor
-from tests.simulated_device.traffic import Copy, Traffic, Wait, watched
-
-__all__ = [
-    "Copy",
-    "SimulatedTensor",
-    "Traffic",
-    "Wait",
-    "device_module",
-    "present",
-    "register",
-    "register_present",
-    "watched",
-]
+from tests.simulated_device.module import device_module as device_module
+from tests.simulated_device.registration import present as present
+from tests.simulated_device.registration import register
+from tests.simulated_device.registration import register_present as register_present
+from tests.simulated_device.tensor import SimulatedTensor as SimulatedTensor
+from tests.simulated_device.traffic import Traffic as Traffic
+from tests.simulated_device.traffic import watched as watched
 
 if not torch.cuda.is_available():
     register()

@@ -50,59 +50,47 @@ class DeviceModule:
         return [torch.Generator(), torch.Generator()]
 
     def is_available(self) -> bool:
-        """As torch."""
         return self.is_present
 
     def is_initialized(self) -> bool:
-        """As torch."""
         return True
 
     def init(self) -> None:
         """As torch."""
 
     def device_count(self) -> int:
-        """As torch."""
         return self.num_devices if self.is_present else 0
 
     def get_device_name(self, device: Any = None) -> str:
-        """As torch."""
         del device
         return "Simulated GPU"
 
     def get_device_properties(self, device: Any = None) -> SimpleNamespace:
-        """As torch."""
         return SimpleNamespace(name=self.get_device_name(device), total_memory=self.total_memory)
 
     def _is_in_bad_fork(self) -> bool:
         return False
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        """As torch."""
         return [torch.float16, torch.bfloat16]
 
     def is_bf16_supported(self) -> bool:
-        """As torch."""
         return True
 
     def manual_seed_all(self, seed: int) -> None:
-        """As torch."""
         for generator in self.generators:
             generator.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> None:
-        """As torch."""
         self.generators[streams.current_device()].manual_seed(seed)
 
     def get_rng_state(self, device: Any = "sim") -> Tensor:
-        """As torch."""
         return self.generators[streams.index_of(device)].get_state()
 
     def set_rng_state(self, state: Tensor, device: Any = "sim") -> None:
-        """As torch."""
         self.generators[streams.index_of(device)].set_state(state)
 
     def memory_allocated(self, device: Any = None) -> int:
-        """As torch."""
         return self._allocated[streams.index_of(device)]
 
     def memory_reserved(self, device: Any = None) -> int:
@@ -110,16 +98,13 @@ class DeviceModule:
         return self.memory_allocated(device)
 
     def max_memory_allocated(self, device: Any = None) -> int:
-        """As torch."""
         return self._peak[streams.index_of(device)]
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """As torch."""
         index = streams.index_of(device)
         self._peak[index] = self._allocated[index]
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """As torch."""
         return self.total_memory - self.memory_allocated(device), self.total_memory
 
     def empty_cache(self) -> None:

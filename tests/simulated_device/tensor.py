@@ -73,15 +73,12 @@ class SimulatedTensor(Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """As torch."""
         return torch.device("sim", self.number)
 
     def get_device(self) -> int:
-        """As torch."""
         return self.number
 
     def to(self, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
-        """As torch."""
         device: Any
         device, dtype, non_blocking, layout = torch._C._nn._parse_to(*args, **kwargs)
         if device is not None and device.type == "sim" and streams.index_of(device) == self.number:

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from gnntrain.data.graph import NODE, Graph, Nodes
 from gnntrain.tasks import NodeClassification
+from tests.evaluators import metrics_of
 from tests.graphs import random_graph, stored
-from tests.tasks.oracles import metrics_of
 
 RNG = np.random.default_rng(0)
 
@@ -81,8 +81,7 @@ def test_metrics_of_the_positive_class_are_scikit_learns(positive: int) -> None:
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("positive", [0, 1])
-@pytest.mark.parametrize("k", [1, 30, 1000])
+@pytest.mark.parametrize(("k", "positive"), [(1, 0), (30, 1), (1000, 0)])
 def test_of_equal_scores_at_the_kth_place_each_is_as_likely_to_count(k: int, positive: int) -> None:
     logits, labels = logits_and_labels(40)
     task = task_of("binary", positive=positive, top_k=k)

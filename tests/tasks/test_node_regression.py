@@ -14,9 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.targets import TargetScale
 from gnntrain.tasks import NodeRegression
+from tests.evaluators import metrics_of
 from tests.examples import examples
 from tests.graphs import random_graph, stored
-from tests.tasks.oracles import metrics_of
 
 SPLITS = {"train": np.arange(6), "val": np.arange(6, 9), "test": np.arange(9, 12)}
 

@@ -14,23 +14,15 @@ import torch
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.training import checkpoint
-from gnntrain.training.checkpoint import (
-    CheckpointError,
-    CheckpointWriter,
-    State,
-    epoch_of,
-    load_checkpoint,
-    load_last,
-    load_weights,
-    save_checkpoint,
-)
+
+SAVE = checkpoint.save_checkpoint
 
 
 def test_what_was_written_is_read_again_before_it_takes_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "last.pt"
-    save_checkpoint(path, {"w": torch.ones(100)})
+    checkpoint.save_checkpoint(path, {"w": torch.ones(100)})
     save = torch.save
 
     def bad_disk(state: object, file: Any) -> None:
@@ -40,8 +32,8 @@ def test_what_was_written_is_read_again_before_it_takes_the_place(
 
     monkeypatch.setattr(torch, "save", bad_disk)
     with pytest.raises(RunError, match="could not be written"):
-        save_checkpoint(path, {"w": torch.ones(100)}, previous=tmp_path / "last.prev.pt")
-    assert load_checkpoint(path)["w"].sum() == 100
+        checkpoint.save_checkpoint(path, {"w": torch.ones(100)}, previous=tmp_path / "last.prev.pt")
+    assert checkpoint.load_checkpoint(path)["w"].sum() == 100
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
@@ -75,8 +67,8 @@ def test_another_file_is_refused_with_a_sentence_and_not_run(
         path.write_bytes(content)
     elif content is not None:
         torch.save(content, path)
-    with pytest.raises(CheckpointError, match=said) as caught:
-        load_checkpoint(path)
+    with pytest.raises(checkpoint.CheckpointError, match=said) as caught:
+        checkpoint.load_checkpoint(path)
     assert "weights_only" not in str(caught.value)
     assert "code ran" not in capsys.readouterr().out
 
@@ -85,19 +77,19 @@ def test_another_file_is_refused_with_a_sentence_and_not_run(
 def test_a_folder_in_a_checkpoints_place_is_to_be_moved_away(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(UserError, match="folder") as unreadable:
-        load_last(tmp_path)
+        checkpoint.load_last(tmp_path)
     last, previous = tmp_path / "last.pt", tmp_path / "last.prev.pt"
     if name == "last.prev.pt":
-        save_checkpoint(last, {"epoch": 1})
+        checkpoint.save_checkpoint(last, {"epoch": 1})
     with pytest.raises(RunError) as unwritten:
-        save_checkpoint(last, {"epoch": 2}, previous=previous)
+        checkpoint.save_checkpoint(last, {"epoch": 2}, previous=previous)
     for caught in (unreadable, unwritten):
         assert f"Move {tmp_path / name} away" in str(caught.value.hint)
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     """What is in the place of the newest is told, and the one before it is used."""
-    save_checkpoint(tmp_path / "last.prev.pt", {"step": 7})
+    checkpoint.save_checkpoint(tmp_path / "last.prev.pt", {"step": 7})
     path = tmp_path / "last.pt"
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: os.mkfifo(path), "no regular file"),
@@ -107,7 +99,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     ]
     for put, said in cases:
         put()
-        state, found, (problem,) = load_last(tmp_path)
+        state, found, (problem,) = checkpoint.load_last(tmp_path)
         assert (state["step"], found.name) == (7, "last.prev.pt")
         assert said in problem.reason
         path.unlink()
@@ -116,12 +108,12 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 def test_damage_is_noticed_or_does_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     weights = torch.arange(500.0)
-    save_checkpoint(path, {"w": weights, "epoch": 3, "names": ["a", "b"]})
+    checkpoint.save_checkpoint(path, {"w": weights, "epoch": 3, "names": ["a", "b"]})
     whole = path.read_bytes()
     for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError):
-            load_checkpoint(path)
+        with pytest.raises(checkpoint.CheckpointError):
+            checkpoint.load_checkpoint(path)
     rng = random.Random(0)
     bits = [rng.randrange(8 * len(whole)) for _ in range(300)]
     # all of what the directory says of the weights: torch's reader takes some on trust
@@ -133,8 +125,8 @@ def test_damage_is_noticed_or_does_not_matter(tmp_path: Path) -> None:
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         try:
-            state = load_checkpoint(path)
-        except CheckpointError:
+            state = checkpoint.load_checkpoint(path)
+        except checkpoint.CheckpointError:
             num_noticed += 1
             continue
         assert torch.equal(state["w"], weights)
@@ -144,31 +136,17 @@ def test_damage_is_noticed_or_does_not_matter(tmp_path: Path) -> None:
 
 def test_the_last_whole_checkpoint_is_found(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no checkpoint in"):
-        load_last(tmp_path)
+        checkpoint.load_last(tmp_path)
     last, previous = tmp_path / "last.pt", tmp_path / "last.prev.pt"
     for epoch in (1, 2):
-        save_checkpoint(last, {"epoch": epoch}, previous=previous)
-    state, path, damaged = load_last(tmp_path)
+        checkpoint.save_checkpoint(last, {"epoch": epoch}, previous=previous)
+    state, path, damaged = checkpoint.load_last(tmp_path)
     assert (state["epoch"], path, damaged) == (2, last, [])
     last.unlink()  # between two renames
-    assert load_last(tmp_path)[0]["epoch"] == 1
+    assert checkpoint.load_last(tmp_path)[0]["epoch"] == 1
     previous.write_bytes(b"")
     with pytest.raises(UserError, match=r"last\.prev\.pt cannot be used"):
-        load_last(tmp_path)
-
-
-def test_a_checkpoint_that_does_not_say_its_epoch_is_refused(tmp_path: Path) -> None:
-    assert epoch_of({"epoch": 3}, tmp_path) == 3
-    for state in ({}, {"epoch": "3"}, {"epoch": torch.ones(2)}):
-        with pytest.raises(CheckpointError, match="of which epoch"):
-            epoch_of(state, tmp_path)
-
-
-def test_weights_of_another_kind_are_refused() -> None:
-    model = torch.nn.Linear(2, 1)
-    weights = {name: weight.long() for name, weight in model.state_dict().items()}
-    with pytest.raises(CheckpointError, match=r"weight is \[1, 2\] of torch.int64"):
-        load_weights(model, {"model": weights}, "best.pt")
+        checkpoint.load_last(tmp_path)
 
 
 def wait_for(path: Path) -> None:
@@ -177,37 +155,31 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_the_writer_writes_the_first_state_at_once_and_then_the_newest(tmp_path: Path) -> None:
-    writer = CheckpointWriter(tmp_path)
-    writer.offer({"epoch": 1}, best=False)
-    wait_for(tmp_path / "last.pt")
-    for epoch in (2, 3, 4):
-        writer.offer({"epoch": epoch}, best=epoch == 3)
-    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
-    assert not (tmp_path / "best.pt").exists()
-    writer.close()
-    writer.raise_failure()
-    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == 3
-    assert load_checkpoint(tmp_path / "last.pt")["epoch"] == 4
-    assert load_checkpoint(tmp_path / "last.prev.pt")["epoch"] == 1
-
-
-def test_training_does_not_wait_for_the_disk(
+def test_the_writer_writes_the_first_state_at_once_and_then_the_newest_and_training_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_write, written = threading.Event(), []
 
-    def slow(path: Path, state: State, **_: object) -> None:
+    def slow(path: Path, state: checkpoint.State, *, previous: Path | None = None) -> None:
         may_write.wait(60)
         written.append((path.name, state["epoch"]))
+        SAVE(path, state, previous=previous)
 
+    writer = checkpoint.CheckpointWriter(tmp_path)
+    writer.offer({"epoch": 1}, best=False)
+    wait_for(tmp_path / "last.pt")
+    for epoch in (2, 3, 4):
+        writer.offer({"epoch": epoch}, best=epoch == 3)
+    assert checkpoint.load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
+    assert not (tmp_path / "best.pt").exists()
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_WRITES", 0.0)
-    writer = CheckpointWriter(tmp_path)
-    for epoch in range(50):
+    for epoch in range(5, 50):
         writer.offer({"epoch": epoch}, best=False)  # would hang here
     may_write.set()
     writer.close()
+    writer.raise_failure()
+    assert checkpoint.load_checkpoint(tmp_path / "best.pt")["epoch"] == 3
     assert written[-1] == ("last.pt", 49)
     assert len(written) <= 3
 
@@ -217,13 +189,13 @@ def test_without_the_best_the_last_is_not_written_and_the_run_fails(
 ) -> None:
     """Also after an error that nobody thought of."""
 
-    def refuse_best(path: Path, state: State, *, previous: Path | None = None) -> None:
+    def refuse_best(path: Path, state: checkpoint.State, *, previous: Path | None = None) -> None:
         if path.name == "best.pt":
             raise MemoryError("no room for a copy")
-        save_checkpoint(path, state, previous=previous)
+        SAVE(path, state, previous=previous)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", refuse_best)
-    writer = CheckpointWriter(tmp_path)
+    writer = checkpoint.CheckpointWriter(tmp_path)
     writer.offer({"epoch": 1}, best=True)
     writer.close()
     assert not list(tmp_path.iterdir())
@@ -236,14 +208,14 @@ def test_the_last_does_not_speak_of_a_best_that_was_offered_while_another_was_wr
 ) -> None:
     written: list[tuple[str, int]] = []
 
-    def slow(path: Path, state: State, *, previous: Path | None = None) -> None:
+    def slow(path: Path, state: checkpoint.State, *, previous: Path | None = None) -> None:
         if not written:
             writer.offer({"epoch": 2}, best=True)
         written.append((path.name, state["epoch"]))
-        save_checkpoint(path, state, previous=previous)
+        SAVE(path, state, previous=previous)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
-    writer = CheckpointWriter(tmp_path)
+    writer = checkpoint.CheckpointWriter(tmp_path)
     writer.offer({"epoch": 1}, best=True)
     wait_for(tmp_path / "last.pt")
     writer.close()

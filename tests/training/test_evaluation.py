@@ -1,9 +1,17 @@
-"""Exact evaluation equals the model computed on the whole graph at once, wherever that lies."""
+"""Exact evaluation equals the model computed on the whole graph at once, wherever that lies; what
+it asks of other machines, and the memory that it holds."""
 
 from __future__ import annotations
 
+import json
+import signal
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,44 +19,146 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnntrain import build
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.config import FeaturesConfig
+from gnntrain.compute.selection import KernelChoice, select
+from gnntrain.config import FeaturesConfig, from_dict
 from gnntrain.data.graph import EDGE, NODE, Graph
+from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
-from gnntrain.distributed.context import DistributedContext
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted, RunError
+from gnntrain.loading import read_counts, shared
+from gnntrain.loading.features import (
+    CopiedFeatures,
+    FeatureSource,
+    InPlaceFeatures,
+    rows_of,
+)
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.loading.placement import cached_rows
 from gnntrain.loading.shared import SharedGraph
-from gnntrain.models import GNN, HeteroGNN
+from gnntrain.models import GNN, HeteroGNN, build_model
+from gnntrain.run_store import rank_graph
 from gnntrain.sampling.block import Hop
 from gnntrain.tasks import NodeClassification
 from gnntrain.tasks import base as tasks
 from gnntrain.training import buffers, graph_access
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
 from gnntrain.training.evaluation import SampledEvaluator
-from gnntrain.training.graph_access import balanced_range, chunks
+from gnntrain.training.forward import OnBatch
+from gnntrain.training.graph_access import OwnedParts, balanced_range, chunks
+from gnntrain.training.layerwise import LayerwiseEvaluator
+from tests.compute.devices import on_each_device
 from tests.disks import full_disk
 from tests.evaluators import layerwise
 from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
 from tests.loading.graphs import cpu_loader, only_its_rows
-from tests.training.inference_cases import (
-    ONE_TYPE,
-    TYPED,
-    VARIANTS,
-    Noted,
-    assert_close,
-    each_variant,
-    exchange_of,
-    full_forward,
-    make_model,
-    parts_evaluator,
-)
+from tests.models.hetero_blocks import full_hetero_block
+from tests.simulated_device import present
+
+SCAFFOLD: dict[str, Any] = {"hidden_channels": 8, "dropout": 0.5, "input_dropout": 0.5}
+ONE_TYPE: list[dict[str, Any]] = [
+    {"name": "sage", "aggregator": "mean", "norm": "batch"},
+    {"name": "sage", "aggregator": "max", "jk": "max"},
+    {"name": "sage", "aggregator": "sum", "residual": True},
+    {"name": "gcn", "norm": "layer", "jk": "cat"},
+    {"name": "gat", "heads": 2, "residual": True},
+    {"name": "gatv2", "heads": 2, "jk": "cat"},
+    {"name": "gin", "norm": "batch"},
+    {"name": "mlp"},
+]
+TYPED: list[dict[str, Any]] = [
+    {"name": "rgcn", "norm": "batch", "residual": True},
+    {"name": "rgcn", "num_bases": 2},
+    {"name": "rgcn", "project_inputs": False, "hidden_channels": 4},
+    {"name": "rgcn", "num_blocks": 2, "norm": "layer"},
+    {"name": "hetero_sage"},
+    {"name": "hetero_sage", "project_inputs": False, "aggregator": "max"},
+    {"name": "rgat", "heads": 2},
+    {"name": "rgat", "heads": 2, "project_inputs": False, "residual": True},
+    {"name": "rgat", "heads": 2, "across_relations": True},
+    {"name": "hgt", "heads": 2},
+    {"name": "rgcn", "num_bases": 2, "featureless": "embedding", "embedding_channels": 6},
+]
+VARIANTS = [*ONE_TYPE, *TYPED]
+
+
+def name_of(variant: dict[str, Any]) -> str:
+    return "-".join(map(str, variant.values()))
+
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+
+
+def make_model(graph: Graph, variant: dict[str, Any], num_layers: int = 3) -> GNN | HeteroGNN:
+    torch.manual_seed(0)
+    options = SCAFFOLD | variant | {"num_layers": num_layers}
+    model = build_model(SimpleNamespace(**options), graph.schema, graph.num_outputs)
+    assert isinstance(model, HeteroGNN)
+    for norm in model.norms.modules():
+        if isinstance(norm, torch.nn.BatchNorm1d):
+            torch.nn.init.normal_(norm.running_mean)  # type: ignore[arg-type]
+    return model.eval()
+
+
+def full_forward(graph: Graph, model: GNN | HeteroGNN) -> torch.Tensor:
+    """All layers for all nodes at once."""
+    rows = {t: rows_of(nodes).float() for t, nodes in graph.nodes.items() if nodes.num_features}
+    with torch.no_grad():
+        if model.is_hetero:
+            return model(rows, {}, (full_hetero_block(graph),) * model.num_layers)  # type: ignore[no-any-return]
+        edges = GraphTensors.of(graph, model.needs).only_edges
+        block = replace(edges.in_edges(0, graph.num_nodes), norm=edges.norm)
+        return model(*rows.values(), [block] * model.num_layers)  # type: ignore[no-any-return]
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+class Noted(SharedBuffers):
+    """Notes the bytes that are held."""
+
+    announced = most = 0
+
+    def begin(self, num_bytes: int) -> None:
+        self.announced = num_bytes
+
+    def matrix(self, name: str, num_rows: int, num_columns: int) -> torch.Tensor:
+        made = super().matrix(name, num_rows, num_columns)
+        self.most = max(self.most, sum(m.nbytes for m in self._matrices.values()))
+        return made
+
+
+@contextmanager
+def exchange_of(context: DistributedContext) -> Iterator[Exchange]:
+    machines = [context.ranks_of(machine) for machine in range(context.num_machines)]
+    with open_exchange(context, owners=machines, timeout=60) as exchange:
+        yield exchange
+
+
+def parts_evaluator(
+    path: Path, exchange: Exchange, context: DistributedContext
+) -> tuple[PartitionedGraph, LayerwiseEvaluator]:
+    """The graph of the parts in `path`, shared out to the machines, and its evaluator."""
+    num_parts = PartitionedGraph.open(path, range(0)).num_parts
+    local = rank_range(num_parts, context.machine, context.num_machines)
+    graph = PartitionedGraph.open(path, range(local.start, local.stop))
+    shared = SharedGraph(graph, exchange, context, in_parts=True)
+    features = shared.features(FeaturesConfig(cache_ratio=0.0), lambda _: [])
+    access = OwnedParts(graph, SharedBuffers(context, path, 2**30), features, shared, exchange)
+    return graph, LayerwiseEvaluator(access, NodeClassification(graph))
+
 
 Graphs = dict[str, StoredGraph]
 NUM_PARTS = 5
@@ -134,13 +244,14 @@ def test_the_last_layer_makes_the_outputs_of_the_embeddings(
     assert rows.shape == (len(graph.nodes[graph.target]), model.embedding_channels)
     with torch.no_grad():
         if is_typed:
-            total = model.conv(last).finish("paper", None, rows)
+            total = model.convs[last].finish("paper", None, rows)
             expected = model.update(last, "paper", total, rows)
         elif model.jk == "none":
             edges = GraphTensors.of(graph, model.needs).only_edges
             block = replace(edges.in_edges(0, graph.num_nodes), norm=edges.norm)
             sizes = {NODE: graph.num_nodes}
-            expected = model.layer(last, {NODE: rows}, Hop({EDGE: block}, sizes, sizes))[NODE]
+            blocks = {EDGE: block} if model.uses_graph else {}
+            expected = model.layer(last, {NODE: rows}, Hop(blocks, sizes, sizes))[NODE]
         else:
             expected = model.lin(rows)
     assert_close(found.logits, expected)
@@ -317,3 +428,242 @@ def test_activations_without_room_on_the_disk_are_a_sentence(tmp_path: Path) -> 
     with full_disk(1000), pytest.raises(RunError, match=r"40,000 bytes"):
         scratch.matrix("h", 1000, 10)
     assert not list(tmp_path.iterdir())
+
+
+# On a device. That torch's operators do the same is shown in `test_run_on_simulated_gpu.py`
+
+
+PLENTY, LITTLE = 2**40, 1_000
+
+
+def placed(rows: torch.Tensor, place: str, device: torch.device) -> LazyFeatures:
+    source: FeatureSource = InPlaceFeatures(LazyFeatures(rows.to(device)), device)
+    if place == "staged":
+        source = CopiedFeatures(rows, device)
+    elif place == "cached":
+        cold = rows.pin_memory() if device.type == "cuda" else rows.clone()
+        source = InPlaceFeatures(cached_rows(cold, torch.tensor([0, 7, 30]), device), device)
+    return source.select()
+
+
+def device_evaluator(
+    store: StoredGraph, scratch_dir: Path, device: torch.device, features: LazyFeatures, free: int
+) -> LayerwiseEvaluator:
+    context = DistributedContext(device=device)
+    made = DeviceBuffers(context, scratch_dir, PLENTY, free=free)
+    return layerwise(store, made, context, features=features)
+
+
+@on_each_device
+@pytest.mark.parametrize(
+    ("place", "free", "dtype"),
+    [
+        ("resident", PLENTY, "float32"),
+        ("cached", PLENTY, "float32"),
+        ("staged", LITTLE, "float32"),
+        ("resident", PLENTY, "bfloat16"),
+    ],
+)
+@pytest.mark.parametrize("variant", ONE_TYPE, ids=name_of)
+def test_logits_and_embeddings_are_the_hosts(
+    tmp_path: Path,
+    device: str,
+    variant: dict[str, Any],
+    place: str,
+    free: int,
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    monkeypatch.setattr(buffers, "_MAX_DEVICE_NUMBERS", 150)  # several chunks a layer
+    data = random_graph(edge_weight=np.random.default_rng(1).random(240).astype(np.float32))
+    store = stored(tmp_path / "store", data, feature_dtype=dtype)
+    model, gpu = make_model(store, variant), torch.device(device)
+    expected = layerwise(store, tmp_path).infer(model, embed=True)
+    rows = placed(rows_of(store.only_nodes), place, gpu)
+    found = device_evaluator(store, tmp_path, gpu, rows, free).infer(model.to(gpu), embed=True)
+    for ours, theirs in zip(
+        (found.logits, found.embeddings), (expected.logits, expected.embeddings), strict=True
+    ):
+        assert isinstance(ours, torch.Tensor)
+        assert ours.device.type == "cpu"
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ONE_TYPE[::3], ids=name_of)
+def test_evaluation_takes_no_more_than_the_memory_that_is_free(
+    tmp_path: Path, variant: dict[str, Any]
+) -> None:
+    """If all matrices fit, and if only chunks do. No node alone has too many in-edges."""
+    select(KernelChoice("torch"), "sim")
+    destinations = np.arange(30_000) % 3000
+    data = random_graph(3000, len(destinations), num_features=64, dst=destinations)
+    store = stored(tmp_path / "store", data)
+    for free in (8 << 20, 2 << 20):
+        with present(total_memory=PLENTY) as module:
+            device = torch.device("sim", 0)
+            model = make_model(store, variant).to(device)
+            on_host = LazyFeatures(rows_of(store.only_nodes))
+            ours = device_evaluator(store, tmp_path, device, on_host, free)
+            before = module.memory_allocated(device)
+            module.reset_peak_memory_stats(device)
+            ours.infer(model)
+            assert module.max_memory_allocated(device) - before <= free
+
+
+# What evaluation in parts asks of other machines, and what it holds
+
+
+def hold_and_stop_rank(context: DistributedContext, folder: Path) -> None:
+    """Note the memory of evaluations, in layers of the machine's nodes; then the last rank is asked
+    to stop in the middle of the second layer."""
+    most = {}
+    with exchange_of(context) as exchange:
+        graph, evaluator = parts_evaluator(folder, exchange, context)
+        num_nodes = sum(map(len, graph.ranges.values()))
+        # Others aggregate rows of every edge type into a node type at once.
+        for variant in TYPED[:8:3]:
+            evaluator.access.buffers = noted = Noted(context, folder, 2**30)
+            model = make_model(graph, variant, num_layers=5)
+            evaluator.evaluate(model)
+            most[name_of(variant)] = noted.most / (4 * model.hidden_channels * num_nodes)
+        (folder / f"{context.rank}.json").write_text(json.dumps(most))
+        output = evaluator._output
+
+        def stopping(layer: Any, *rest: Any) -> torch.Tensor:
+            if layer.i == 1 and context.rank == context.world_size - 1:
+                context.control.request_stop(signal.SIGTERM)
+            return output(layer, *rest)
+
+        setattr(evaluator, "_output", stopping)  # noqa: B010  # its signature is `_output`'s
+        try:
+            evaluator.evaluate(make_model(graph, TYPED[6]))
+        except Interrupted:
+            (folder / f"{context.rank}.stopped").touch()
+        # The evaluation serves nothing any more: another one may begin.
+        for name in ("h0/paper", "h1/paper", "h1/venue"):
+            exchange.serve(f"evaluation/{name}", lambda _: [])
+
+
+def test_an_evaluation_holds_two_layers_and_copies_of_one_and_a_stop_ends_it_on_all_ranks(
+    tmp_path: Path,
+) -> None:
+    store = stored(tmp_path / "store", random_hetero_data())
+    part_of = np.arange(store.num_nodes, dtype=np.uint8) % 2
+    write_parts(tmp_path / "parts", store, part_of, 2, "random")
+    plan = LaunchPlan(3, "cpu", 1, 60, (0, 0, 1))
+    with suppress(Interrupted):  # the launcher has seen the request, or the ranks' end before it
+        launch(hold_and_stop_rank, tmp_path / "parts", plan, tmp_path)
+    assert len(list(tmp_path.glob("parts/*.stopped"))) == 3
+    for rank in range(3):
+        layers = json.loads((tmp_path / "parts" / f"{rank}.json").read_text())
+        assert 0 < max(layers.values()) <= 3, layers
+
+
+def ask_rank(context: DistributedContext, folder: Path) -> None:
+    """Note the rows that an evaluation asks for, and those that it asks for once."""
+    graph_access._COUNTED_AT_ONCE = read_counts._NODES_AT_ONCE = 7
+    graph_access._MAX_GATHERED_NUMBERS, shared._FETCH_BYTES = 40, 160
+    asked: dict[str, list[int]] = {}
+    with exchange_of(context) as exchange:
+        graph, evaluator = parts_evaluator(folder, exchange, context)
+        access, call = evaluator.access, exchange.call
+        assert isinstance(access, OwnedParts)
+
+        def noted(name: str, arguments: Mapping[int, Sequence[AnyArray]]) -> Any:
+            for owner, (rows,) in arguments.items():
+                first = int(access._shared.owners[NODE].starts[owner])
+                asked.setdefault(name, []).extend((rows + first).tolist())
+            return call(name, arguments)
+
+        setattr(exchange, "call", noted)  # noqa: B010  # its signature is `call`'s
+        evaluator.evaluate(make_model(graph, ONE_TYPE[2]))
+        cached = access.cached_nodes(NODE).tolist()
+    (folder / f"{context.rank}.json").write_text(json.dumps([asked, cached]))
+
+
+def test_rows_that_many_edges_come_from_are_asked_for_once_a_layer(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store")
+    part_of = np.repeat(np.arange(2, dtype=np.uint8), [45, 15])
+    write_parts(tmp_path / "parts", store, part_of, 2, "random")
+    machines = (0, 0, 1)
+    launch(ask_rank, tmp_path / "parts", LaunchPlan(3, "cpu", 1, 60, machines), tmp_path)
+    parts = PartitionedGraph.open(tmp_path / "parts")
+    for machine, part in enumerate(parts.opened):
+        ranks = [rank for rank in range(3) if machines[rank] == machine]
+        read = [json.loads((tmp_path / "parts" / f"{rank}.json").read_text()) for rank in ranks]
+        num_edges = Counter(n for n in part.graph.indices.tolist() if n not in part.ranges[NODE])
+        most = sorted(num_edges, key=lambda node: (-num_edges[node], node))
+        expected = most[: part.graph.num_nodes]
+        assert all(cached == sorted(expected) for _, cached in read)
+        for name in ("evaluation/h0/node", "evaluation/z/node/to/node"):
+            times = Counter(node for asked, _ in read for node in asked[name])
+            assert all(times[node] == 1 for node in expected)
+            assert set(times) == set(num_edges)
+
+
+class LongestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the most rows of a tensor that an operator has made."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, torch.Tensor) and tensor.ndim:
+                self.rows = max(self.rows, len(tensor))
+        return made
+
+
+def measure_length(context: DistributedContext, folder: Path) -> None:
+    """Note the longest array of an epoch of training and an evaluation."""
+    buffers._MAX_CHUNK_NUMBERS = tasks._MAX_SLICE_NUMBERS = read_counts._NODES_AT_ONCE = 1 << 13
+    graph_access._MAX_GATHERED_NUMBERS, shared._FETCH_BYTES = 1 << 13, 1 << 15
+    config = from_dict(
+        {
+            "model": {"name": "gcn", "hidden_channels": 8},
+            "sampler": {"fan_outs": [4, 3], "threads": 0},
+            "trainer": {"batch_size": 50},
+            "distributed": {"graph": "partitioned", "parts": str(folder)},
+        }
+    )
+    with build.build_exchange(config, context) as exchange:
+        graph = rank_graph(config, folder, context, exchange)
+        assert isinstance(graph, PartitionedGraph)
+        task = build.build_task(config, graph)
+        model = build.build_model(config, task, graph, context)
+        loaders = build.build_loaders(config, task, model, graph, context, exchange)
+        evaluator = build.build_evaluator(config, task, model, loaders, graph, context, folder)
+
+        def compute() -> None:
+            for batch in loaders.training_loader():
+                task.loss(OnBatch(model)(batch), batch.y).backward()  # type: ignore[no-untyped-call]
+            evaluator.evaluate(model)
+            context.barrier()
+
+        compute()  # loads what it needs
+        tracemalloc.start()
+        with LongestTensor() as longest:  # type: ignore[no-untyped-call]
+            compute()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    measured = {"rows": longest.rows, "bytes": peak, "local": len(graph.ranges[NODE])}
+    (folder / f"{context.rank}.json").write_text(json.dumps(measured))
+
+
+def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
+    num_nodes, num_machines = 100_000, 4
+    splits = np.split(np.random.default_rng(0).permutation(num_nodes)[:900], [500, 700])
+    data = random_graph(
+        num_nodes, 2 * num_nodes, splits=dict(zip(("train", "val", "test"), splits, strict=True))
+    )
+    data.edges[EDGE].dst[:num_nodes] = np.arange(num_nodes)  # without the hub
+    store = stored(tmp_path / "store", data)
+    part_of = np.arange(num_nodes, dtype=np.uint8) % num_machines
+    write_parts(tmp_path / "parts", store, part_of, num_machines, "random")
+    plan = LaunchPlan(num_machines, "cpu", 1, 60, tuple(range(num_machines)))
+    launch(measure_length, tmp_path / "parts", plan, tmp_path)
+    for rank in range(num_machines):
+        measured = json.loads((tmp_path / "parts" / f"{rank}.json").read_text())
+        assert measured["rows"] <= measured["local"] + 1
+        assert measured["bytes"] < 8 * num_nodes  # of NumPy's arrays

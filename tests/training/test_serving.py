@@ -3,8 +3,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-from unittest import mock
 
 import pytest
 import torch
@@ -15,16 +13,7 @@ from gnntrain.errors import Interrupted
 from gnntrain.models import GNN, SAGE, AnyModel
 from gnntrain.training import serving
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
-from gnntrain.training.serving import (
-    ServedEvaluator,
-    packed_weights,
-    serve_evaluations,
-    served_evaluator,
-    unpack_weights,
-)
 from tests.distributed.exchanges import exchanges
-
-T = TypeVar("T")
 
 
 class Odd(nn.Module):
@@ -42,7 +31,7 @@ class Odd(nn.Module):
 
 def test_weights_and_buffers_of_all_types_arrive() -> None:
     sent, received = Odd(1.5), Odd(-2.0)
-    unpack_weights(received, packed_weights(sent))
+    serving.unpack_weights(received, serving.packed_weights(sent))
     for name, tensor in sent.state_dict().items():
         assert torch.equal(tensor, received.state_dict()[name]), name
 
@@ -56,7 +45,7 @@ def model(value: float) -> GNN:
 class Evaluating(Evaluator):
     """An evaluator that answers with a weight."""
 
-    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, before: Callable[[], object]) -> None:
         self._before = before
 
     def evaluate(self, model: AnyModel) -> SplitMetrics:
@@ -65,41 +54,25 @@ class Evaluating(Evaluator):
         return {"val": {"value": value, "undefined": float("nan")}}
 
 
-def with_server(
-    train: Callable[[ServedEvaluator], T], before: Callable[[], object] = lambda: None
-) -> T:
-    """What one rank that trains returns, while another one serves."""
-    with exchanges([0, 1], [[1]]) as [trainer, server], ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(
-            serve_evaluations, model(0.0), Evaluating(before), server, DistributedContext(), 1
-        )
-        with served_evaluator(trainer, DistributedContext()) as evaluator:
-            found = train(evaluator)
-        serving.result(20)
-    return found
+def test_servers_evaluate_the_weights_that_are_sent_also_for_longer_than_a_call_and_pass_a_stop_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "_POLL_SECONDS", 0.02)
+    signals, context = iter([0, 15, 0]), DistributedContext()
 
-
-def test_servers_evaluate_the_weights_that_are_sent_also_for_longer_than_a_call() -> None:
-    def train(evaluator: ServedEvaluator) -> list[SplitMetrics]:
-        return [evaluator.evaluate(model(value)) for value in (1.0, 2.0)]
-
-    with mock.patch.object(serving, "_POLL_SECONDS", 0.02):
-        found = with_server(train, lambda: time.sleep(0.1))
-    assert [one["val"]["value"] for one in found] == [1.0, 2.0]
-    assert str(found[0]["val"]["undefined"]) == "nan"
-
-
-def test_a_stop_during_evaluation_reaches_the_trainers_and_the_servers_go_on() -> None:
-    signals = iter([15, 0])
-
-    def stop() -> None:
+    def before() -> None:
+        time.sleep(0.1)
         if number := next(signals):
             raise Interrupted(number)
 
-    def train(evaluator: ServedEvaluator) -> SplitMetrics:
-        with pytest.raises(Interrupted) as caught:
-            evaluator.evaluate(model(1.0))
-        assert caught.value.number == 15
-        return evaluator.evaluate(model(2.0))
-
-    assert with_server(train, stop)["val"]["value"] == 2.0
+    with exchanges([0, 1], [[1]]) as [trainer, server], ThreadPoolExecutor(1) as pool:
+        evaluating = Evaluating(before)
+        served = pool.submit(serving.serve_evaluations, model(0.0), evaluating, server, context, 1)
+        with serving.served_evaluator(trainer, context) as evaluator:
+            first = evaluator.evaluate(model(1.0))["val"]
+            with pytest.raises(Interrupted) as caught:
+                evaluator.evaluate(model(1.5))
+            last = evaluator.evaluate(model(2.0))["val"]
+        served.result(20)
+    assert (first["value"], caught.value.number, last["value"]) == (1.0, 15, 2.0)
+    assert str(first["undefined"]) == "nan"

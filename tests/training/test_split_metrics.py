@@ -23,8 +23,8 @@ from gnntrain.metrics import DEFAULT_METRICS, metric
 from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.base import SplitSlice
 from gnntrain.training.evaluation import CONSTANT, split_metrics
+from tests.evaluators import metrics_of
 from tests.examples import examples
-from tests.tasks.oracles import metrics_of
 
 KINDS = ("multiclass", "binary", "multilabel", "continuous")
 WIDTH = 3

@@ -291,7 +291,8 @@ class _Reader:
         """The node type to learn: the one of `task.target`, or the only one that has labels."""
         wanted, schema, labelled = self.options.target, self.spec.schema, self.labelled
         hint = "Name its column in the schema, `author: {…, label: area}`; of an object, give it y."
-        named = [name for name, part in self.specs.items() if part.label.is_given]
+        of_labels = ((name, part.label) for name, part in self.specs.items())
+        named = [name for name, one in of_labels if one.files or one.columns is not None]
         usual = []
         for name, table in tables.items():
             names = table.arrays if isinstance(table, ArrayTable) else table.names
