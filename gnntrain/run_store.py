@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import Config, DatasetConfig, FilesConfig, SyntheticConfig
-from gnntrain.config.problems import meant_or
+from gnntrain.config.problems import meant_or, shown
 from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for, object_builder
@@ -328,10 +328,13 @@ def open_graph(
         with contextlib.suppress(UserError):  # its files are not here, nor do they need to be
             identity = _without_places(builder_for(dataset).identity())
             is_same = identity == _without_places(of.identity)
-    if not is_same or any(of.options.get(key) != value for key, value in options.items()):
+    there = {key: of.options.get(key) for key in options if of.options.get(key) != options[key]}
+    made = [f"dataset.{key}={shown(value)}" for key, value in there.items()]
+    if made or not is_same:
+        made_with = f": it was made with {', '.join(made)}" if made else ""
         raise UserError(
             f"distributed.parts={folder} holds another graph than dataset={dataset.name} with the "
-            "keys of this run.",
+            f"keys of this run{made_with}.",
             "Write the keys of the data set with which the parts were made, or make other parts "
             "with gnntrain partition.",
         )
