@@ -302,7 +302,7 @@ class FeaturesConfig(Section):
     room."""
     cache_ratio: types.Ratio | None = None
     """Share of the nodes whose rows each GPU caches, or each machine where rows lie on others;
-    null: as cache_bytes says, else as many as fit."""
+    null: as cache_bytes says, else as many as fit (of rows on other machines a tenth)."""
     cache_bytes: types.ZeroOrMore | None = None
     """Bytes of memory for cached rows, in place of cache_ratio."""
     presample_epochs: types.OneOrMore = 2
