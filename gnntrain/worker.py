@@ -193,8 +193,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             for listener in listeners:
                 listener.on_start(info)
             unread = unread_edges(graph, config.model.name, reads_weights=model.needs.weight)
-            apart, signature = list[str](), model_signature(run)
+            apart = list[str]()
             if not getattr(config.dataset, "standardize", True):  # of files, which it would mend
+                signature = model_signature(run)
                 for of_type, statistics in signature.statistics.items():
                     names = statistics.apart(signature.preprocessing.get(of_type))
                     apart += names if of_type == NODE else [f"{of_type}.{name}" for name in names]

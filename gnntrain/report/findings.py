@@ -133,7 +133,7 @@ def judge(
             frequency = graph.labels[everyone].sum(axis=0, dtype=np.int64) + 1
             labels = np.where(labels.any(axis=1), (labels * frequency).argmax(axis=1), -1)
         else:
-            predicted = predicted_classes(outputs)[everyone].numpy()
+            predicted = predicted_classes(outputs[torch.from_numpy(everyone)]).numpy()
         is_labelled = labels >= 0
         scored = {*found.scores}
     unlabelled = [split for split in SCORED_SPLITS if split not in scored]

@@ -211,6 +211,8 @@ class Console(Display):
     On a terminal a run of more than 100 epochs keeps only every second, third … row.
     """
 
+    _loss: float | None = None
+
     def on_start(self, info: RunInfo) -> None:
         """Show data set, model, devices and the run directory."""
         self._info = info
@@ -225,9 +227,9 @@ class Console(Display):
     def on_step(self, progress: StepProgress) -> None:
         """Refresh the bar, and the facts below it."""
         step = progress
-        if step.loss is not None:  # it is not read from a GPU in each step
-            loss, memory = f"loss {format_loss(step.loss)}", format_bytes(step.memory_bytes)
-            self.bars.facts = _GAP.join([loss, *_speeds(step), memory])
+        self._loss = step.loss if step.loss is not None else self._loss  # not read in each step
+        loss, memory = f"loss {format_loss(self._loss)}", format_bytes(step.memory_bytes)
+        self.bars.facts = _GAP.join([loss, *_speeds(step), memory])
         self.bars.update(
             self._task,
             completed=step.epoch - 1 + step.step / max(1, step.num_steps),
@@ -342,7 +344,8 @@ class SweepConsole(Display):
     def on_step(self, trial: Trial, progress: StepProgress, epochs: int) -> None:
         """Move a trial's bar, which ends after so many epochs."""
         done = progress.epoch - 1 + progress.step / max(1, progress.num_steps)
-        self.bars.update(self._tasks[trial.number], completed=done / epochs)
+        more = {"state": f"epoch 1/{epochs}"} if progress.epoch == 1 else {}
+        self.bars.update(self._tasks[trial.number], completed=done / epochs, **more)
         self._advance()
 
     def on_epoch(self, trial: Trial, record: EpochRecord, epochs: int) -> None:

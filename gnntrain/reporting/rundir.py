@@ -106,8 +106,9 @@ class RunDirectory:
             environment = describe_environment(seed=seed) | ({"jobs": dict(jobs)} if jobs else {})
             (path / "env.json").write_text(_to_json(environment), "utf-8")
         with contextlib.suppress(OSError):  # a file system without links
-            (RUNS / LATEST).unlink(missing_ok=True)
-            (RUNS / LATEST).symlink_to(os.path.relpath(path, RUNS.absolute()))
+            link = RUNS / f".{LATEST}-{os.getpid()}"
+            link.symlink_to(os.path.relpath(path, RUNS.absolute()))
+            link.replace(RUNS / LATEST)  # in one step: other runs begin, too
         return cls(path)
 
     @classmethod
@@ -302,6 +303,9 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     Raises:
         UserError: there is none, with the name nearest to it.
     """
+    if not isinstance(run, str | Path):  # a notebook's mistake
+        hint = 'Give its directory, as in infer(summary["run"]).'
+        raise UserError(f"a {type(run).__name__} is no run", hint)
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
     if str(run) == LATEST:  # a file system may know no symbolic links
         places = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)[:1]
