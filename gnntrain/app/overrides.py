@@ -47,8 +47,12 @@ def parse_overrides(
         key, equals, value = text.partition("=")
         if parsed is None and equals:
             expects = f"a key such as trainer.lr and a value, nested at most {_DEEPEST} deep"
-            quoted = f"'{key}={json.dumps(shown(value), ensure_ascii=False)}'"
-            hint = f"close each bracket, or quote a text: {quoted}"
+            quoted = f"{key}={json.dumps(shown(value), ensure_ascii=False)}"
+            hint: str | None = f"close each bracket, or quote a text: '{quoted}'"
+            if {",", "="} <= set(value) and not set(value) & set("[]{}()'\""):
+                hint = "give each key=value as an argument of its own"
+            elif parse_override(quoted) is None:  # it is the key
+                hint = None
             problems.append(Problem(key, shown(value), expects, hint))
             continue
         one = None if parsed is None else parsed[0]
