@@ -60,6 +60,11 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(number)
         self.number = number
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        run = getattr(self, "run_dir", None)
+        return ["Interrupted." + ("" if run is None else f' resume("{run}") goes on.')]
+
 
 # Errors of the system (also a lost connection or mount), and a lack of memory, which other programs
 # use too.

@@ -121,8 +121,8 @@ def load_best(
     if is_other:
         signature, dataset = run_store.model_signature(run), config.dataset
         made_by = signature.preprocessing
-        had, missing = (getattr(keys, "missing", "refuse") for keys in (saved.dataset, dataset))
-        if had == "refuse" != missing:
+        missing = getattr(dataset, "missing", "refuse")
+        if missing != "refuse" and all(one.fills is None for one in made_by.values()):
             raise UserError(
                 f"dataset.missing={missing}: the model was trained on a graph without missing "
                 "values.",

@@ -14,6 +14,7 @@ directions.
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -184,10 +185,14 @@ def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
         targets = (row[:, None] + column) % 2
     for metric in map(get_metric, outside_metrics(kind)):
         try:
-            metric.compute(outputs, targets)
+            if isinstance(value := metric.function(outputs, targets), str):
+                raise TypeError(f"it returned {value!r}")
+            float(value)
         except Exception as error:  # another package's code may raise any
+            code = getattr(inspect.unwrap(metric.function), "__code__", None)
+            begin = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
             raise UserError(
-                f"The metric {metric.name!r} cannot be computed: {told(error)}.",
+                f"The metric {metric.name!r} cannot be computed: {told(error, begin)}.",
                 f"It takes outputs and targets, here {list(outputs.shape)} and "
                 f"{list(targets.shape)}, and returns a number.",
             ) from error

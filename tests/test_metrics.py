@@ -162,8 +162,9 @@ def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
 
 BROKEN = {
     "raises": ("return outputs[:, 10**6].mean()", ":7)"),
-    "returns_nothing": ("pass", "NoneType"),
-    "takes_one": ("return 0.5", "argument"),
+    "returns_text": ("return '0.5'", ":5)"),
+    "returns_nothing": ("pass", ":5)"),
+    "takes_one": ("return 0.5", ":5)"),
     "accuracy": ("return 0.5", "built-in"),
     "of_regression": ("return 0.5", "continuous"),
     "called_accuracy": ("return 0.5", ":5)"),

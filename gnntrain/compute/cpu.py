@@ -103,23 +103,29 @@ def by_rows(
     task: Callable[[int, int], None],
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Call `task(start, stop)` for all chunks of rows, of a product of `dtype`, on all threads; see
-    `for_tasks`."""
+    """Call `task(start, stop)` for all chunks of rows, of a product of `dtype`, on all threads."""
 
     def chunked(_: int, start: int, stop: int) -> None:
         for a, b in chunks(start, stop, dtype):
             task(a, b)
 
-    for_tasks(num_rows, num_edges, chunked)
+    for_tasks(num_rows, num_edges, chunked, dtype)
 
 
-def for_tasks(num_rows: int, num_edges: int, task: Callable[[int, int, int], None]) -> None:
+def for_tasks(
+    num_rows: int,
+    num_edges: int,
+    task: Callable[[int, int, int], None],
+    dtype: torch.dtype | None = None,
+) -> None:
     """Call `task(number, start, stop)` for `num_tasks` ranges of rows, on all threads.
 
-    Where there are enough rows, all chunks but the last have `CHUNK_ROWS`, see `padded`.
+    Of a 16-bit product the ranges are multiples of `CHUNK_ROWS` where there are enough rows: there
+    are few sizes then, see `padded`.
     """
     count = num_tasks(num_rows, num_edges)
-    step = CHUNK_ROWS if num_rows >= count * CHUNK_ROWS else 1
+    is_short = dtype is not None and dtype.itemsize == 2
+    step = CHUNK_ROWS if is_short and num_rows >= count * CHUNK_ROWS else 1
     bounds = [num_rows // step * number // count * step for number in range(count)] + [num_rows]
     parallel_for(lambda number: task(number, bounds[number], bounds[number + 1]), count)
 

@@ -158,7 +158,7 @@ class AggregateLinearBackward(Operator):
                 elif self.needs_inputs:
                     grad_inputs[a:b] = (part @ across)[: b - a]
 
-        cpu.for_tasks(len(inputs), 0, task)
+        cpu.for_tasks(len(inputs), 0, task, product)
 
         def total(parts: list[Tensor], like: Tensor) -> Tensor:
             first = parts[0] if parts else torch.zeros_like(like)

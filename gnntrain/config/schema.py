@@ -38,7 +38,8 @@ class DatasetConfig(Section):
     add_self_loops: bool = False
     """Add an edge from every node to itself."""
     normalize_features: bool = False
-    """As PyG's NormalizeFeatures: divide features, less the smallest of all, by a node's sum."""
+    """Subtract the smallest value of all features, then divide each node's by their sum where that
+    exceeds 1, as PyG's NormalizeFeatures does."""
     feature_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored features."""
 
@@ -99,7 +100,7 @@ class _RandomConfig(DatasetConfig):
     """The keys every random graph has."""
 
     homophily: types.Ratio = 0.55
-    """Share of edges that join two nodes of the same class."""
+    """Share of edges that are drawn within a class."""
     degree_exponent: Annotated[float, Field(gt=1), types.NUMBER] = 2.5
     """Exponent of the power law of degrees. Smaller: larger hubs."""
     feature_signal: types.NonNegative = 2.0
@@ -191,7 +192,8 @@ class FilesConfig(DatasetConfig):
     labels: types.PathText | None = None
     """Table of labels; null: they are a column of the features table."""
     split: types.ZeroOrMore | types.PathText | None = None
-    """File of the split, or K: column K of masks, K-th random one; null: a column, else drawn."""
+    """File that says train, val or test for each node; or K: column K of the masks, or the K-th
+    random split. null: a column of the other tables says it, else a split is drawn."""
     split_ratio: types.Ratios = (0.6, 0.2, 0.2)
     """Shares of train, val and test where the split is drawn."""
     split_seed: types.Seed = 0
@@ -201,7 +203,8 @@ class FilesConfig(DatasetConfig):
     header: Literal["auto"] | bool = "auto"
     """Whether the first line of a CSV file names the columns; auto: look."""
     source_column: types.Text | None = None
-    """Column of an edge's source node, name or number; null: known by its name, else the first."""
+    """Column of an edge's source node, by name or number; null: recognised by its name, else the
+    first of two."""
     target_column: types.Text | None = None
     """Column of an edge's target node; null: recognised by its name, else the second of two."""
     weight_column: types.Text | None = None
@@ -219,7 +222,8 @@ class FilesConfig(DatasetConfig):
     categorical: types.Names = ()
     """Columns of categories, by name or pattern: each category becomes a feature of 0 and 1."""
     missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
-    """Missing features: refused, the training nodes' mean, 0, or the mean and a 0/1 indicator."""
+    """A missing feature: refuse lists the rows and stops; mean takes the training nodes' mean; zero
+    takes 0; indicator takes the mean and adds a feature that is 1 where one was missing."""
     standardize: bool = False
     """Scale columns of numbers to mean 0 and standard deviation 1 over the training nodes."""
     decimal: Literal[".", ","] = "."
@@ -256,7 +260,8 @@ class TaskConfig(Section):
     huber_delta: types.Positive = 1.0
     """Error, in standard deviations of the target, from which Huber's loss grows linearly."""
     positive_class: types.ClassName | None = None
-    """The class of two that precision, recall, F1 and average precision are of; null: the last."""
+    """The class of two that precision, recall, F1 and average precision are of, as the labels call
+    it; null: the one that sorts last."""
     top_k: types.OneOrMore = 100
     """Two classes: number of nodes of the highest scores that precision@k and recall@k are of."""
 
@@ -267,19 +272,22 @@ class SamplerConfig(Section):
     name: Literal["neighbor", "full"] = "neighbor"
     """Neighbour-sampled mini-batches, or the full graph in one step an epoch."""
     fan_outs: types.TypedFanOuts = (10, 10)
-    """In-neighbours to draw for a node (by edge type), one number a layer, the seeds' hop first."""
+    """In-neighbours to draw for a node, one number a layer, the hop next to the seeds first. Of a
+    typed graph: for each edge type into the node, or by edge type."""
     fan_out_scope: Literal["relation", "node"] = "relation"
-    """Typed graphs: whether a fan-out is that of each edge type, or of a node's edges together."""
+    """Typed graphs: a fan-out is for each edge type (relation), or all of them together (node)."""
     replace: bool = False
     """Draw with replacement."""
     backend: Annotated[str, types.OneOf(lambda: ("auto", *SAMPLER_CLASSES), SAMPLERS)] = "auto"
-    """numba (CPU), triton (GPU) or pyg (PyG's loader); auto: triton if a GPU can read the edges."""
+    """Who draws: numba (CPU), triton (GPU) or pyg (PyG's loader); auto: triton where a GPU can read
+    the edges, else numba."""
     threads: types.ZeroOrMore | None = None
     """Background threads of each rank that make batches; null: one, if there is a core for it."""
     prefetch: types.OneOrMore = 1
     """Batches that each rank makes ahead."""
     topology: Literal["auto", "resident", "pinned", "host"] = "auto"
-    """Edges lie in GPU memory, pinned memory or the store, which the CPU reads; auto: as fits."""
+    """Where the edges lie: in GPU memory (resident), in host memory that the GPU reads (pinned), or
+    in the store, and the CPU draws (host); auto: the first of these with room."""
 
 
 class FeaturesConfig(Section):
@@ -288,21 +296,26 @@ class FeaturesConfig(Section):
     placement: Literal[
         "auto", "resident", "sharded", "cached", "pinned", "memmap", "wholegraph"
     ] = "auto"
-    """Rows lie in GPU memory (sharded: a part on each GPU; wholegraph: of all machines; cached: hot
-    rows), in pinned memory or in the store; auto: the fastest with room, not wholegraph."""
+    """Where the rows lie: in GPU memory (resident), a part on each GPU (sharded), those that are
+    read most in GPU memory (cached), in host memory that GPUs read (pinned), in the store (memmap),
+    or a part on each GPU of all machines (wholegraph); auto: the fastest of the others with
+    room."""
     cache_ratio: types.Ratio | None = None
-    """Share of the nodes whose rows a GPU, or a machine of remote rows, caches; null: as fits."""
+    """Share of the nodes whose rows each GPU caches, or each machine where rows lie on others;
+    null: as cache_bytes says, else as many as fit (of rows on other machines a tenth)."""
     cache_bytes: types.ZeroOrMore | None = None
-    """Bytes of memory for such rows, in place of cache_ratio; null: as cache_ratio says."""
+    """Bytes of memory for cached rows, in place of cache_ratio."""
     presample_epochs: types.OneOrMore = 2
-    """Epochs drawn in advance (of remote rows: training's first) to find the rows to cache."""
+    """Epochs that are sampled in advance to find the rows that are read most, which are cached;
+    where rows lie on other machines, training's first ones."""
 
 
 class ComputeConfig(Section):
     """Who computes the operators that torch lacks: sums over in-edges, attention, the sampler."""
 
     kernels: Literal["auto", "triton", "torch"] = "auto"
-    """On a GPU: kernels that pass the self-check (auto), Triton's or no run, torch's operators."""
+    """On a GPU: Triton's kernels that pass the self-check (auto), all of them or no run (triton),
+    or torch's operators (torch), which any device has."""
 
 
 class TrainerConfig(Section):
@@ -321,7 +334,8 @@ class TrainerConfig(Section):
     momentum: types.Share = 0.9
     """Momentum of sgd."""
     scheduler: Literal["none", "cosine", "linear", "step", "plateau"] = "none"
-    """Learning rate: to 0 at the end (cosine, linear), by steps, or where the metric stays."""
+    """How the learning rate falls: to 0 at the end (cosine, linear), every scheduler_step epochs
+    (step), or after as many without a better validation metric (plateau)."""
     scheduler_step: types.OneOrMore = 10
     """Epochs of step and plateau."""
     scheduler_gamma: Annotated[float, Field(gt=0, le=1), types.NUMBER] = 0.5
@@ -363,7 +377,8 @@ class TrainerConfig(Section):
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """If loss or gradient are not finite: stop the run, or skip the step."""
     max_restarts: types.ZeroOrMore = 0
-    """Restarts from the last checkpoint after a failure; a launcher's ranks are not restarted."""
+    """How often a run starts again from its last checkpoint after a failure that another try may
+    mend; not used where a launcher starts the ranks."""
 
 
 class CheckpointConfig(Section):
@@ -379,15 +394,18 @@ class DistributedConfig(Section):
     """How the ranks run together."""
 
     num_processes: types.OneOrMore = 1
-    """Ranks on the CPU of each machine, without a launcher; on GPUs see trainer.gpus."""
+    """Number of ranks on the CPU of each machine; not used where a launcher starts the ranks, nor
+    on GPUs (trainer.gpus)."""
     threads: types.OneOrMore | None = None
     """CPU threads of each rank; null: an equal share of the cores."""
     timeout: types.Positive = 600.0
     """Seconds that a rank waits for the others before the run fails and names the missing ones."""
     grace: types.Positive = 30.0
-    """Seconds from SIGTERM to the system's kill, to end a step and save; SLURM's in a SLURM job."""
+    """Seconds that a run has after SIGTERM to end its step and save, before the system kills it; a
+    SLURM job takes SLURM's own."""
     graph: Literal["replicated", "sharded", "partitioned"] = "replicated"
-    """Machines hold the whole graph, edges and parts of the rows (sharded), or parts of both."""
+    """Over several machines: the whole graph on each (replicated), edges on each and feature rows
+    in parts (sharded), or both in parts (partitioned)."""
     parts: types.PathText | None = None
     """partitioned: the folder that `gnntrain partition` has written."""
     servers: types.ZeroOrMore = 0
@@ -402,7 +420,8 @@ class EvaluationConfig(Section):
     ranks: Annotated[Literal["all", "0"], BeforeValidator(types.text_of_number)] = "all"
     """Ranks that take part: all, or 0 for rank 0 alone."""
     memory_limit: types.Positive | None = None
-    """layerwise: GiB for a layer's outputs, beyond which it is disk; null: a quarter of memory."""
+    """layerwise: GiB of memory for a layer's outputs, beyond which they go to disk, and for a pass
+    of a plain PyG model; null: a quarter of memory."""
     batch_size: types.OneOrMore = 4096
     """Nodes a batch, on each rank: sampled, or of a plain PyG model beyond `memory_limit`."""
     fan_outs: types.TypedFanOuts | None = None
@@ -494,7 +513,8 @@ class RunConfig(Section):
     name: types.FolderName | None = None
     """Name of the run; null: made of the data set, the model and the time."""
     if_exists: Literal["auto", "error", "resume"] = "auto"
-    """If the run is there; auto: resume under a launcher and in Kubernetes, else error."""
+    """If the run is there: error, or resume (a completed one is left as it is); auto: resume under
+    a launcher and in Kubernetes, else error."""
 
 
 class Config(Section):

@@ -401,7 +401,7 @@ class HeteroGNN(Layers):
         for t in self.num_inputs:
             is_learnt = t in self.tables
             rows = LearntRows(self.tables[t], n_id.get(t)) if is_learnt else x[t]
-            # Not copied if no step before the first layer changes them, and that takes them so.
+            # Not copied if no step before the first layer changes them, which reads them in place.
             is_taken = not self.residuals if is_learnt else self.convs[0].needs.rows
             as_it_is = is_taken and self._is_unchanged(t)
             h[t] = rows if as_it_is else self.start(t, in_memory(rows))
@@ -410,6 +410,12 @@ class HeteroGNN(Layers):
             state = self.jk_update(i, state, h[target][: blocks[-1].num_dst[target]])
         outputs: Tensor = self.readout(state)
         return outputs
+
+    def start(self, node_type: NodeType, rows: Tensor) -> Tensor:
+        """See `Layers`; in the weights' type (not under autocast)."""
+        if not torch.is_autocast_enabled(rows.device.type):
+            rows = rows.to(next(self.parameters()).dtype)
+        return super().start(node_type, rows)
 
     def layer(self, i: int, h: Mapping[NodeType, Any], block: Hop) -> dict[NodeType, Tensor]:
         """Layer `i`'s output for the destinations of `block`, from the rows of its sources, `Rows`

@@ -115,7 +115,8 @@ def kinds_of_gpus(device_type: str) -> list[GPU]:
     an order of its own."""
     if device_type == "cpu":
         return [GPU("Triton's interpreter", "", "cpu")]
-    kinds, drivers = ({str(gpu[key]) for gpu in visible_gpus()} for key in ("name", "driver"))
+    gpus = visible_gpus()
+    kinds, drivers = ({str(gpu[key]) for gpu in gpus} for key in ("name", "driver"))
     driver = drivers.pop() if len(drivers) == 1 else ""
     if len(kinds) == 1:
         return [GPU(kinds.pop(), driver, f"{device_type}:0")]

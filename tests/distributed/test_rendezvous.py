@@ -132,6 +132,13 @@ def test_a_name_that_nobody_knows_ends_the_wait_early(
     assert "no-such-machine.invalid" in caplog.text
 
 
+def test_process_0_that_does_not_know_its_own_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NAME_SECONDS", 0)
+    found = Launched("test", 0, 2, None, "no-such-machine.invalid", 29500)
+    with pytest.raises(RankLost, match=r"Process 0 cannot reach itself at no-such-machine"):
+        module._reach(found, math.inf)
+
+
 @pytest.mark.parametrize(
     ("cores", "quota", "expected"),
     [
