@@ -222,7 +222,11 @@ def with_file(
             there = shown({key: section[key] for key in section if key not in kept})
             place = f"{group}={shown(typed_option)} takes the place of {group}={there}"
             _say_once("%s: %s", name, place)
-        values += [f"++{group}.{key}={written(value)}" for key, value in kept.items()]
+        for key, value in kept.items():
+            if re.fullmatch(r"[\w-]+", str(key)):
+                values.append(f"++{group}.{key}={written(value)}")
+            else:  # it would be read as something else
+                problems.append(Problem(f"{group}.{key}", shown(value), UNKNOWN))
     choices = [f"{group}={written(option)}" for group, option in chosen.items() if group not in new]
     last = {override.key_or_group for override in parsed}
     lines = key_lines(content).items()
@@ -245,9 +249,13 @@ def hydra_lines(override: Override, groups: Groups) -> list[str]:
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     if key in LIST_KEYS and any(isinstance(one, dict) for one in values):
         return [f"{key}=null", form]
-    # Keys that no YAML file has: in a mapping, and those of another package's model.
-    is_open = isinstance(value, dict) or key.startswith("model.options.")
-    return ["++" + form.lstrip("+")] if is_open and not is_hydras(override) else [form]
+    if is_hydras(override):
+        return [form]
+    if override.is_delete():  # of a key that is null, Hydra says that it does not exist
+        return [f"{key}=0", f"~{key}"]
+    # Keys that no YAML file may have: in a mapping, and those of another package's model.
+    is_open = form[0] == "+" or isinstance(value, dict) or key.startswith("model.options.")
+    return ["++" + form.lstrip("+")] if is_open else [form]
 
 
 def translate(typed: Sequence[str], groups: Groups) -> list[str]:

@@ -54,7 +54,9 @@ def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
 def test_a_removed_key_has_its_default() -> None:
     config = compose_config(["experiment=cora_gat", "~trainer.lr", "experiment=null"]).config
     assert config.trainer.lr == 0.01
-    assert only_problem("~trainer.lrr").value == "~trainer.lrr"
+    assert only_problem("~trainer.lrr").assignment == "~trainer.lrr"
+    assert only_problem("~trainer.epocs").hint == "did you mean epochs?"
+    assert only_problem("sampler.fan_outs.x=1").assignment == "sampler.fan_outs.x=1"
     assert compose_config(["trainer.lr=${nowhere}", "~trainer.lr"]).config.trainer.lr == 0.01
 
 
@@ -62,6 +64,11 @@ def test_a_removed_key_has_its_default() -> None:
 def test_a_path_needs_no_quotes(path: str) -> None:
     root = compose_config([f"dataset.root={path}"]).config.dataset.root
     assert root == str(Path(path).expanduser())
+
+
+def test_a_value_may_refer_to_another_key() -> None:
+    typed = ["trainer.epochs=7", "trainer.scheduler_step=${trainer.epochs}"]
+    assert compose_config(typed).config.trainer.scheduler_step == 7
 
 
 def test_mistakes_of_every_kind_come_together() -> None:
@@ -261,6 +268,11 @@ def test_a_key_that_the_chosen_option_does_not_have_is_told_with_its_place(tmp_p
     assert (problem.key, problem.place) == ("model.heads", f"{file}, line 4")
     typed = only_problem(str(file), "model=gat", "model.heads=3")
     assert (typed.key, typed.place) == ("model.heads", None)
+    for key in ("a b", "lr=5"):
+        file.write_text(f"trainer:\n  {key}: 1\n")
+        odd = only_problem(str(file))
+        assert (odd.key, odd.expected) == (f"trainer.{key}", "no such key")
+        assert odd.place == f"{file}, line 2"
 
 
 @pytest.mark.parametrize(

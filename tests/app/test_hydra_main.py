@@ -106,6 +106,7 @@ class Noting(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:  # noqa: ARG002
         self.told.append(f"end {job_return.status.name}")
+        print("the user's line", file=sys.stderr)
 
 
 def test_callbacks_hear_of_success_and_failure(
@@ -117,7 +118,9 @@ def test_callbacks_hear_of_success_and_failure(
     run.error = UserError("no such file")
     assert main(typed) == 2
     assert Noting.told == ["start 0.5", "end COMPLETED", "start 0.5", "end FAILED"]
-    assert "Error executing job" not in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.count("the user's line") == 2
+    assert "Error executing job" not in err
 
 
 @pytest.mark.parametrize(
@@ -299,10 +302,15 @@ def test_mistakes_are_told_all_at_once_and_leave_nothing_behind(
     assert not any(tmp_path.iterdir())
 
 
+REMOVED = ["model.options.width=3", "~model.options.width"]
+
+
 @pytest.mark.parametrize(
     "typed",
     [
         ["trainer.lr=0.5", "~trainer.epochs"],
+        ["trainer.lr=0.5", "~trainer.clip_norm", "+trainer.epochs=1"],
+        ["trainer.lr=0.5", "model=plugin", "model.name=own_model", *REMOVED],
         ["trainer.lr=0.5", "~logger", "~logger"],
         ["trainer.lr=0.5", "+model=gat"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "+model.options.width=3"],
