@@ -8,7 +8,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from gnntrain.app import compose_config
-from gnntrain.config import Config, ConfigError, ModelConfig, Problem
+from gnntrain.config import Config, ConfigError, ModelConfig, Problem, from_dict
 from gnntrain.groups import config_groups
 
 
@@ -21,6 +21,11 @@ def problems_of(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> list[Pro
 def only_problem(*overrides: str) -> Problem:
     (problem,) = problems_of(*overrides)
     return problem
+
+
+def test_the_yaml_holds_every_key_and_gives_the_configuration_back() -> None:
+    composed = compose_config(["experiment=cora_gat", "run.name=x"])
+    assert from_dict(yaml.safe_load(composed.yaml)) == composed.config
 
 
 def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:

@@ -56,6 +56,11 @@ def test_a_run_has_hydras_directory_and_no_key_of_hydras(run: FakeRun, tmp_path:
     assert (config.run.dir, overrides) == (None, [])
 
 
+def test_runs_that_start_in_one_second_have_directories_of_their_own(run: FakeRun) -> None:
+    assert main([]) == main([]) == 0
+    assert len({place.path for place in run.places if place is not None}) == 2
+
+
 @pytest.mark.parametrize(
     ("typed", "path"),
     [
@@ -359,6 +364,13 @@ def test_hydras_basic_sweeper_runs_every_job_in_its_own_directory(
         str(tmp_path / "a" / "1_gcn"),
     ]
     assert run.asked[1][1] == ["model=gcn"]
+
+
+def test_a_run_that_wrote_nothing_leaves_no_directory(run: FakeRun, tmp_path: Path) -> None:
+    run.error = UserError("no such file")
+    assert main(["trainer.seed=0"]) == 2
+    assert run.asked
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_package_that_is_not_there_exits_with_2(

@@ -230,6 +230,17 @@ def test_other_machines_are_not_told_a_loopback_address(
     assert module._reach(found, math.inf).host == expected
 
 
+def test_a_machine_that_has_only_ipv6_is_reached_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(towards: str) -> str:
+        if ":" not in towards:
+            raise OSError("Network is unreachable")
+        return "fd00::7"
+
+    monkeypatch.setattr(module, "own_address", own)
+    monkeypatch.setattr(socket, "getaddrinfo", resolver("127.0.1.1"))
+    assert module._reach(Launched("test", 0, 2, None, "node1", 29500), math.inf).host == "fd00::7"
+
+
 def test_process_0_needs_an_address_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Launched("test", 0, 2, None, "192.0.2.1", 29500)
     monkeypatch.setattr(module, "launched", lambda: found)
