@@ -279,6 +279,7 @@ def test_what_cannot_go_on_is_refused(broken: Path, whole: Path, tmp_path: Path)
     assert "write trainer.batch_size=8" in str(caught.value)
     theirs = saved_config(run)
     theirs["trainer"] |= {"device": "cuda", "gpus": "auto", "precision": "fp16"}
+    theirs["compute"]["kernels"] = "triton"
     (run / "config.yaml").write_text(json.dumps(theirs))  # of a machine with a GPU
     with pytest.raises(ConfigError) as caught:
         resume(run)
@@ -294,6 +295,16 @@ def test_what_cannot_go_on_is_refused(broken: Path, whole: Path, tmp_path: Path)
         path.unlink()
     with pytest.raises(UserError, match="no checkpoint"):
         go_on(run)
+
+
+def test_resume_begins_a_run_anew_that_was_killed_before_its_first_checkpoint(
+    whole: Path, tmp_path: Path
+) -> None:
+    run = copied(whole, tmp_path)
+    for path in (run / "summary.json", *(run / "checkpoints").iterdir()):
+        path.unlink()
+    go_on(run)
+    assert_same_run(run, whole)
 
 
 def test_the_same_command_goes_on_with_its_run_if_it_may(
@@ -375,6 +386,18 @@ def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
         evaluate(tmp_path / "run")
     edges.write_text(whole)
     assert dict(evaluate(tmp_path / "run")["metrics"]["test"]) == summary["test"]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    disturb(monkeypatch, {20})
+    with pytest.raises(RunError, match=r"nan in epoch 3, step 4 of 8 .*\d+, "):
+        begin(run, cache)
+    state = load_checkpoint(run / "checkpoints" / "last.pt")
+    assert state["step"] == 19
+    assert all(weight.isfinite().all() for weight in state["model"].values())
 
 
 def test_steps_whose_gradient_is_not_finite_may_be_skipped_but_not_all_of_an_epoch(

@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app import overrides as syntax
 from gnntrain.config import BuiltinConfig, Config, MLflowConfig, WandBConfig, changed_meaning
-from gnntrain.config.problems import ConfigError, Problem, shown
+from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES, PUBLISHED
 from gnntrain.config.reading import from_dict
 from gnntrain.config.section import UNKNOWN
@@ -257,7 +257,12 @@ def set_key(
     try:
         if override.is_delete():
             parent = OmegaConf.select(node, section) if section else node
-            del parent[last]  # pop would look up what its value refers to
+            known = [*map(str, parent)] if isinstance(parent, DictConfig) else []
+            if last in known:
+                del parent[last]  # pop would look up what its value refers to
+            else:
+                hint = did_you_mean(last, known)
+                problems.append(Problem("", str(override.input_line), UNKNOWN, hint))
         elif value in options and value != OmegaConf.select(node, key):  # chosen, its keys fit
             expects = f"left to the group: the keys of {section} depend on it"
             problems.append(Problem(key, shown(value), expects, f"write {section}={value}"))
@@ -266,8 +271,7 @@ def set_key(
             is_merged = key not in syntax.LIST_KEYS
             OmegaConf.update(node, key, value, merge=is_merged, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
-        reason = UNKNOWN if override.is_delete() else " ".join(str(error).split())
-        problems.append(Problem("", str(override.input_line), reason))
+        problems.append(Problem(key, shown(value), " ".join(str(error).split())))
 
 
 def judged(

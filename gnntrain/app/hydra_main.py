@@ -4,7 +4,6 @@ Hydra application. It calls `TrainTask` for each job."""
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import os
 import sys
@@ -142,10 +141,24 @@ class TrainTask:
             if not hasattr(error, "run_dir"):  # where the command says it is
                 error.run_dir = run_dir  # type: ignore[attr-defined]
             if is_single:  # the command line says more than Hydra's line about a job that failed
-                sys.stderr = io.StringIO()
+                sys.stderr = _Stderr(sys.stderr)
             raise
         finally:  # also of a job that was started again, and goes on where its run lies
             _remove_unused(run_dir)
+
+
+class _Stderr:
+    """Standard error without Hydra's line about a job that failed."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        is_hydras = text.startswith("Error executing job with overrides:")
+        return 0 if is_hydras else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _remove_unused(folder: Path) -> None:
@@ -153,11 +166,11 @@ def _remove_unused(folder: Path) -> None:
     the current directory those around it too."""
     own = HydraConfig.get()
     here, inner = Path(own.runtime.cwd), folder / (own.output_subdir or "")
-    if own.output_subdir and {path.name for path in folder.glob("*")} == {own.output_subdir}:
-        for name in ("config.yaml", "hydra.yaml", "overrides.yaml"):
-            (inner / name).unlink(missing_ok=True)
     around = [path for path in folder.parents if here in path.parents]
     with contextlib.suppress(OSError):  # until one is not empty
+        if own.output_subdir and {path.name for path in folder.glob("*")} == {own.output_subdir}:
+            for name in ("config.yaml", "hydra.yaml", "overrides.yaml"):
+                (inner / name).unlink(missing_ok=True)
         for path in dict.fromkeys((inner, folder, *around)):
             if path.exists():
                 path.rmdir()

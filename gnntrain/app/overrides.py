@@ -47,8 +47,12 @@ def parse_overrides(
         key, equals, value = text.partition("=")
         if parsed is None and equals:
             expects = f"a key such as trainer.lr and a value, nested at most {_DEEPEST} deep"
-            quoted = f"'{key}={json.dumps(shown(value), ensure_ascii=False)}'"
-            hint = f"close each bracket, or quote a text: {quoted}"
+            quoted = f"{key}={json.dumps(shown(value), ensure_ascii=False)}"
+            hint: str | None = f"close each bracket, or quote a text: '{quoted}'"
+            if {",", "="} <= set(value) and not set(value) & set("[]{}()'\""):
+                hint = "give each key=value as an argument of its own"
+            elif parse_override(quoted) is None:  # it is the key
+                hint = None
             problems.append(Problem(key, shown(value), expects, hint))
             continue
         one = None if parsed is None else parsed[0]
@@ -222,7 +226,11 @@ def with_file(
             there = shown({key: section[key] for key in section if key not in kept})
             place = f"{group}={shown(typed_option)} takes the place of {group}={there}"
             _say_once("%s: %s", name, place)
-        values += [f"++{group}.{key}={written(value)}" for key, value in kept.items()]
+        for key, value in kept.items():
+            if re.fullmatch(r"[\w-]+", str(key)):
+                values.append(f"++{group}.{key}={written(value)}")
+            else:  # it would be read as something else
+                problems.append(Problem(f"{group}.{key}", shown(value), UNKNOWN))
     choices = [f"{group}={written(option)}" for group, option in chosen.items() if group not in new]
     last = {override.key_or_group for override in parsed}
     lines = key_lines(content).items()
@@ -245,9 +253,13 @@ def hydra_lines(override: Override, groups: Groups) -> list[str]:
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     if key in LIST_KEYS and any(isinstance(one, dict) for one in values):
         return [f"{key}=null", form]
-    # Keys that no YAML file has: in a mapping, and those of another package's model.
-    is_open = isinstance(value, dict) or key.startswith("model.options.")
-    return ["++" + form.lstrip("+")] if is_open and not is_hydras(override) else [form]
+    if is_hydras(override):
+        return [form]
+    if override.is_delete():  # of a key that is null, Hydra says that it does not exist
+        return [f"{key}=0", f"~{key}"]
+    # Keys that no YAML file may have: in a mapping, and those of another package's model.
+    is_open = form[0] == "+" or isinstance(value, dict) or key.startswith("model.options.")
+    return ["++" + form.lstrip("+")] if is_open else [form]
 
 
 def translate(typed: Sequence[str], groups: Groups) -> list[str]:

@@ -121,7 +121,8 @@ def candidates(line: str) -> dict[str, str]:
         # What may stand where the usage says `RUN`, `EXPERIMENT` or `one|two`.
         first = command.usage.split()[0].strip("[]")
         runs = sorted(file.parent.name for file in Path("runs").glob("*/config.yaml"))
-        known = {"RUN": ["latest"] * bool(runs) + runs, "EXPERIMENT": groups["experiment"]}
+        recipes = [one for one in groups["experiment"] if one != "none"]
+        known = {"RUN": ["latest"] * bool(runs) + runs, "EXPERIMENT": recipes}
         found = dict.fromkeys(known.get(first, first.split("|") * ("|" in first)), "")
     elif "group.key=value" in command.usage:
         flag = "--config-dir"

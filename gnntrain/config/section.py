@@ -214,14 +214,14 @@ def _keys(kind: type[Section], raw: object, prefix: str = "") -> Iterator[str]:
 def _meant(path: str, kind: type[Section], raw: Mapping[str, Any]) -> str | None:
     """A hint at the key that was meant: whose key it is, its section, or its spelling."""
     section, _, key = path.rpartition(".")
-    base = base_class(kind, section)
+    base, given = base_class(kind, section), raw.get(section)
+    given = given if isinstance(given, Mapping) else {}  # beside a key with a dot in it
     if base is not None:  # another name's key
         owners = [n for n in base.names() if key in base.class_for({"name": n}).model_fields]
         if owners:
             few = "|".join(owners[:3]) + ("|..." if len(owners) > 3 else "")
-            default = base.class_for(raw[section]).model_fields["name"].default
-            name = raw[section].get("name", default)
-            return f"a key of {section}={few}, not of {section}={name}"
+            default = base.class_for(given).model_fields["name"].default
+            return f"a key of {section}={few}, not of {section}={given.get('name', default)}"
     known = [*_keys(kind, raw), *["experiment"] * bool(kind.named)]
     same = [one for one in known if one.endswith(f".{key}")]
     if same:

@@ -61,7 +61,7 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
         return int(text(name))
 
     def share(rank: str, size: str) -> tuple[int, int]:
-        if number(rank) >= number(size):
+        if number(size) <= number(rank):  # the size first: elastic jobs have a range
             raise _contradiction(f"{rank}={text(rank)}", f"{size}={text(size)}")
         return number(rank), number(size)
 
@@ -133,6 +133,8 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
                 local_rank = number("LOCAL_RANK")
             if local_rank is not None and local_rank > process:
                 raise _contradiction(f"LOCAL_RANK={local_rank}", f"RANK={process}")
+    if process >= size:
+        raise _contradiction(f"Process {process} (from 0)", f"{launcher}'s {size} processes")
     if size == 1 and not has_store:
         return None
     if not address:

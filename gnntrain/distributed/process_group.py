@@ -39,18 +39,26 @@ def init_process_group(
     Collective. A rank waits so many seconds for the others, here and in each collective.
 
     Raises:
+        UserError: This machine does not have the context's address.
         RunError: The ranks cannot connect.
         torch.distributed.DistError: Another rank has not come in time.
     """
-    limit, host = timedelta(seconds=seconds), ipaddress.ip_address(context.host)
+    limit = timedelta(seconds=seconds)
+    host = ipaddress.ip_address(context.host.partition("%")[0])
     # Nothing listens on other interfaces, and the resolver need not know the host's own name.
-    interface = next(
+    found = (
         name
         for name, addresses in psutil.net_if_addrs().items()
         for one in addresses
         if one.family in (socket.AF_INET, socket.AF_INET6)
         and ipaddress.ip_address(one.address.partition("%")[0]) == host
     )
+    interface = next(found, None)
+    if interface is None:
+        raise UserError(
+            f"No network interface of this machine has the address {context.host}.",
+            "Set MASTER_ADDR to an address of an interface.",
+        )
     defaults = {
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": f"={interface}",  # without "=" also those whose names begin like it

@@ -160,7 +160,8 @@ def _reach(found: Launched, deadline: float) -> StoreAddress:
             # another program's.
             with suppress(dist.DistError), closing(_common(address)) as store:
                 store.set(f"ask/{found.num_processes}/{found.process}", request)
-                while time.monotonic() < deadline:
+                # Between two trainings of a program process 0 may do other things for long.
+                while _num_meetings > 1 or time.monotonic() < deadline:
                     if answer := store.compare_set(f"answer/{request}", "", ""):
                         return address._replace(prefix=answer.decode())
                     time.sleep(_LOOK_SECONDS)
@@ -170,7 +171,8 @@ def _reach(found: Launched, deadline: float) -> StoreAddress:
                 ends = min(deadline, begin + _NAME_SECONDS)
         now = time.monotonic()
         place = f"{found.address} port {found.port}"
-        text = f"Process {found.process} cannot reach process 0 at {place}: {why}"
+        whom = "itself" if found.is_main and not found.has_store else "process 0"
+        text = f"Process {found.process} cannot reach {whom} at {place}: {why}"
         if now > ends:
             raise RankLost(
                 f"{text}.",

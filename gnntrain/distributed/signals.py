@@ -112,7 +112,7 @@ def on_forced_exit(call: Callable[[BaseException], None]) -> Iterator[None]:
 
 
 def prepare_forced_exit(error: BaseException) -> None:
-    """Call what was given to `on_forced_exit`, and tell the user of `error`."""
+    """Call what was given to `on_forced_exit`, with `error`."""
     for call in reversed(_last_calls):
         with suppress(Exception):  # no other process needs an error of this one
             call(error)

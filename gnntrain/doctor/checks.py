@@ -312,7 +312,8 @@ def chosen_by_auto(config: Config) -> Iterator[Check]:
     yield Check("ok", "loader", f"{counted(threads, 'background thread')} a rank")
     if plan.use_gpus and sampler.name != "full":
         parts = "edges and features in GPU memory" if has_triton else "features in GPU memory"
-        text = f"{parts} where half of it has room, else cached, in host memory or in the store: "
+        rest = "cached, pinned or in the store" if has_triton else "cached or in the store"
+        text = f"{parts} where half of it has room, else {rest}: "
         yield Check("ok", "graph", text + "`gnntrain plan dataset=NAME` says where and why")
     if config.evaluation.name == "layerwise":
         given = config.evaluation.memory_limit

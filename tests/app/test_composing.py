@@ -8,7 +8,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from gnntrain.app import compose_config
-from gnntrain.config import Config, ConfigError, ModelConfig, Problem
+from gnntrain.config import Config, ConfigError, ModelConfig, Problem, from_dict
 from gnntrain.groups import config_groups
 
 
@@ -21,6 +21,11 @@ def problems_of(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> list[Pro
 def only_problem(*overrides: str) -> Problem:
     (problem,) = problems_of(*overrides)
     return problem
+
+
+def test_the_yaml_holds_every_key_and_gives_the_configuration_back() -> None:
+    composed = compose_config(["experiment=cora_gat", "run.name=x"])
+    assert from_dict(yaml.safe_load(composed.yaml)) == composed.config
 
 
 def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
@@ -49,7 +54,9 @@ def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
 def test_a_removed_key_has_its_default() -> None:
     config = compose_config(["experiment=cora_gat", "~trainer.lr", "experiment=null"]).config
     assert config.trainer.lr == 0.01
-    assert only_problem("~trainer.lrr").value == "~trainer.lrr"
+    assert only_problem("~trainer.lrr").assignment == "~trainer.lrr"
+    assert only_problem("~trainer.epocs").hint == "did you mean epochs?"
+    assert only_problem("sampler.fan_outs.x=1").assignment == "sampler.fan_outs.x=1"
     assert compose_config(["trainer.lr=${nowhere}", "~trainer.lr"]).config.trainer.lr == 0.01
 
 
@@ -57,6 +64,11 @@ def test_a_removed_key_has_its_default() -> None:
 def test_a_path_needs_no_quotes(path: str) -> None:
     root = compose_config([f"dataset.root={path}"]).config.dataset.root
     assert root == str(Path(path).expanduser())
+
+
+def test_a_value_may_refer_to_another_key() -> None:
+    typed = ["trainer.epochs=7", "trainer.scheduler_step=${trainer.epochs}"]
+    assert compose_config(typed).config.trainer.scheduler_step == 7
 
 
 def test_mistakes_of_every_kind_come_together() -> None:
@@ -94,10 +106,10 @@ def test_mistakes_of_every_kind_come_together() -> None:
         ("cora", "did you mean dataset=cora?"),
         ("sampler.fan_outs=25,10", "a list is written [a,b]"),
         ("trainer.seed=[1", "close each bracket"),
-        ("trainer..lr=1", "close each bracket"),
+        ("trainer..lr=1", "None"),
         ("trainer.lr", "without spaces around the ="),
         ("trainer.lr@model=1", "without spaces around the ="),
-        ("model=gat, dataset=cora", "close each bracket"),
+        ("model=gat, dataset=cora", "as an argument of its own"),
     ],
 )
 def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
@@ -256,6 +268,11 @@ def test_a_key_that_the_chosen_option_does_not_have_is_told_with_its_place(tmp_p
     assert (problem.key, problem.place) == ("model.heads", f"{file}, line 4")
     typed = only_problem(str(file), "model=gat", "model.heads=3")
     assert (typed.key, typed.place) == ("model.heads", None)
+    for key in ("a b", "lr=5"):
+        file.write_text(f"trainer:\n  {key}: 1\n")
+        odd = only_problem(str(file))
+        assert (odd.key, odd.expected) == (f"trainer.{key}", "no such key")
+        assert odd.place == f"{file}, line 2"
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ def test_a_run_has_hydras_directory_and_no_key_of_hydras(run: FakeRun, tmp_path:
     assert (config.run.dir, overrides) == (None, [])
 
 
+def test_runs_that_start_in_one_second_have_directories_of_their_own(run: FakeRun) -> None:
+    assert main([]) == main([]) == 0
+    assert len({place.path for place in run.places if place is not None}) == 2
+
+
 @pytest.mark.parametrize(
     ("typed", "path"),
     [
@@ -101,6 +106,7 @@ class Noting(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:  # noqa: ARG002
         self.told.append(f"end {job_return.status.name}")
+        print("the user's line", file=sys.stderr)
 
 
 def test_callbacks_hear_of_success_and_failure(
@@ -112,7 +118,9 @@ def test_callbacks_hear_of_success_and_failure(
     run.error = UserError("no such file")
     assert main(typed) == 2
     assert Noting.told == ["start 0.5", "end COMPLETED", "start 0.5", "end FAILED"]
-    assert "Error executing job" not in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.count("the user's line") == 2
+    assert "Error executing job" not in err
 
 
 @pytest.mark.parametrize(
@@ -294,10 +302,15 @@ def test_mistakes_are_told_all_at_once_and_leave_nothing_behind(
     assert not any(tmp_path.iterdir())
 
 
+REMOVED = ["model.options.width=3", "~model.options.width"]
+
+
 @pytest.mark.parametrize(
     "typed",
     [
         ["trainer.lr=0.5", "~trainer.epochs"],
+        ["trainer.lr=0.5", "~trainer.clip_norm", "+trainer.epochs=1"],
+        ["trainer.lr=0.5", "model=plugin", "model.name=own_model", *REMOVED],
         ["trainer.lr=0.5", "~logger", "~logger"],
         ["trainer.lr=0.5", "+model=gat"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "+model.options.width=3"],
@@ -351,6 +364,13 @@ def test_hydras_basic_sweeper_runs_every_job_in_its_own_directory(
         str(tmp_path / "a" / "1_gcn"),
     ]
     assert run.asked[1][1] == ["model=gcn"]
+
+
+def test_a_run_that_wrote_nothing_leaves_no_directory(run: FakeRun, tmp_path: Path) -> None:
+    run.error = UserError("no such file")
+    assert main(["trainer.seed=0"]) == 2
+    assert run.asked
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_package_that_is_not_there_exits_with_2(

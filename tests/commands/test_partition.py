@@ -68,6 +68,11 @@ def test_mistakes(
     assert not Path("parts").exists()
 
 
+def test_streaming_is_the_default(small: list[str]) -> None:
+    assert main(["partition", *small, "--parts", "2", "--out", "parts"]) == 0
+    assert PartitionedGraph.open(Path("parts")).meta.method == "streaming"
+
+
 def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "gnntrain", "partition", *arguments]
     return subprocess.Popen(

@@ -27,7 +27,7 @@ from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
 from scripts.config_reference import tables
 from tests import packages
-from tests.config.problems import only_problem
+from tests.config.problems import only_problem, problems_of
 
 
 def test_an_empty_mapping_gives_the_defaults() -> None:
@@ -146,6 +146,12 @@ def test_an_unknown_key_names_the_key_that_was_meant(
     problem = only_problem(raw)
     assert (problem.hint is None) == (meant is None)
     assert all(part in str(problem.hint) for part in meant or ())
+
+
+@pytest.mark.parametrize("beside", [{}, {"dataset": None}, {"dataset": 3}])
+def test_a_dotted_key_is_no_key_whatever_its_section_is(beside: dict[str, Any]) -> None:
+    told = problems_of({**beside, "dataset.num_nodes": 5})["dataset.num_nodes"]
+    assert told.expected == "no such key"
 
 
 def test_under_an_unknown_name_the_other_keys_are_not_judged() -> None:

@@ -358,6 +358,11 @@ PINNED = [
         {"feature_dtype": "bfloat16", "to_undirected": True},
         "9e64a1d0bd0221efa4d4ae231859c25ab9be7d12",
     ),
+    (
+        pinned(),
+        {"to_undirected": True, "add_self_loops": True},
+        "fa70e6f35205a178954887cd2036446aec32fdd7",
+    ),
     (pinned_typed(), {}, "a8aefc707a0d98033e386eade6607f35956968ae"),
 ]
 

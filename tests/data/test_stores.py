@@ -111,6 +111,7 @@ def test_a_disk_without_room_or_that_fails_is_said_and_nothing_is_left_behind(
         patch.setattr(stores, "free_bytes", lambda _: 1000)
         with pytest.raises(RunError, match=r"[0-9,]+ bytes are needed, [0-9,]+ are free"):
             opened(tmp_path)
+    assert folders(tmp_path) == []
     numbers = [errno.EDQUOT, errno.EROFS]
 
     def fail(_: int) -> None:
@@ -120,7 +121,7 @@ def test_a_disk_without_room_or_that_fails_is_said_and_nothing_is_left_behind(
     for kind in (RunError, UserError):
         with pytest.raises(kind):
             opened(tmp_path, lambda: small_graph(features=Rows(np.ones((12, 5)), fail)))
-    assert folders(tmp_path) == []
+        assert folders(tmp_path) == []
 
 
 def test_an_estimate_of_the_disk_space_is_close(tmp_path: Path) -> None:

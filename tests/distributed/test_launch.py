@@ -19,7 +19,7 @@ import torch
 from gnntrain import limits
 from gnntrain.config import from_dict
 from gnntrain.distributed import launch as launching
-from gnntrain.distributed import liveness, run_control
+from gnntrain.distributed import liveness, process_group, run_control
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
@@ -236,4 +236,18 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused(
         gather=lambda _, value: [device, value],
     )
     with pytest.raises(UserError, match=words):
+        LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
+
+
+def test_launched_ranks_with_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(process_group, "gpu_address", lambda _: "07")
+    met: Any = SimpleNamespace(
+        launched=Launched("torchrun", 1, 2, 1, "node0", 29500),
+        machines=(0, 0),
+        cores=8,
+        wait_at_most=lambda _: None,
+        gather=lambda key, value: ["cuda" if key == "device" else value] * 2,
+    )
+    with pytest.raises(UserError, match="have the same GPU"):
         LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)

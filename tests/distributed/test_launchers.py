@@ -148,7 +148,8 @@ def test_how_a_process_was_started(environ: Mapping[str, str], expected: Launche
         (SRUN | EXPORTED | {"WORLD_SIZE": "8"}, ["WORLD_SIZE=8", "srun"]),
         (SRUN | {"SLURM_PROCID": "4"}, ["SLURM_PROCID=4"]),
         (SKYPILOT | POD, ["SkyPilot", "RANK=1"]),
-        (TRAINJOB | {"PET_NNODES": "1:4"}, ["PET_NNODES=1:4"]),
+        (SKYPILOT | {"SKYPILOT_NODE_RANK": "3"}, ["SkyPilot", "Process 3"]),
+        (TRAINJOB | {"PET_NNODES": "1:4", "PET_NODE_RANK": ""}, ["PET_NNODES=1:4"]),
         (TRAINJOB | {"PET_NODE_RANK": "2"}, ["PET_NODE_RANK=2"]),
     ],
 )

@@ -41,6 +41,14 @@ def test_a_group_of_gpus_is_bound_to_the_ranks_device(monkeypatch: pytest.Monkey
     assert (told["backend"], told["device_id"]) == ("gloo", None)
 
 
+def test_an_address_of_no_interface_is_refused() -> None:
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    for host in ("198.51.100.7", "fe80::7:7:7:7%eth0"):
+        context = DistributedContext(0, 2, torch.device("cpu"), host=host)
+        with pytest.raises(UserError, match=f"has the address {host}"):
+            init_process_group(context, store, 1)
+
+
 def test_a_hang_ends_with_the_ranks_time_limit_unless_the_user_says_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

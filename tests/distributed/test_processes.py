@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gnntrain.distributed.processes import start_process
@@ -97,6 +99,40 @@ import gnntrain.preloaded
 def test_the_server_looks_for_no_gpu_before_it_is_forked() -> None:
     """What is forked after CUDA's start cannot use a GPU; a sweep's trial may want one."""
     subprocess.run([sys.executable, "-c", NO_GPU], env=environment(), check=True)
+
+
+ORPHAN = """
+import os, signal, sys
+from multiprocessing import forkserver
+from gnntrain.distributed.processes import start_process
+from tests.distributed.test_processes import outlive
+
+if __name__ == "__main__":
+    forkserver.ensure_running()
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGSTOP)  # it hears of the request when this process is gone
+    print(server, flush=True)
+    start_process(outlive, (sys.argv[1],), uses_gpu=False)
+"""
+
+
+def outlive(file: str) -> None:
+    Path(file).touch()
+
+
+def test_the_server_starts_nothing_for_a_parent_that_was_killed(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    command = [sys.executable, "-c", ORPHAN, str(begun)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
+    ) as parent:
+        assert parent.stdout is not None
+        server = psutil.Process(int(parent.stdout.readline()))
+        time.sleep(0.5)  # until it waits for the server's answer
+        parent.kill()
+    server.resume()
+    server.wait(60)
+    assert not begun.exists()
 
 
 UNGUARDED = """

@@ -132,6 +132,13 @@ def test_a_name_that_nobody_knows_ends_the_wait_early(
     assert "no-such-machine.invalid" in caplog.text
 
 
+def test_process_0_that_does_not_know_its_own_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NAME_SECONDS", 0)
+    found = Launched("test", 0, 2, None, "no-such-machine.invalid", 29500)
+    with pytest.raises(RankLost, match=r"Process 0 cannot reach itself at no-such-machine"):
+        module._reach(found, math.inf)
+
+
 @pytest.mark.parametrize(
     ("cores", "quota", "expected"),
     [
@@ -221,6 +228,17 @@ def test_other_machines_are_not_told_a_loopback_address(
     monkeypatch.setattr(socket, "getaddrinfo", resolver(address.replace("localhost", LOOPBACK)))
     found = Launched("test", 0, 2, None, address, 29500, is_on_one_machine=one_machine)
     assert module._reach(found, math.inf).host == expected
+
+
+def test_a_machine_that_has_only_ipv6_is_reached_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(towards: str) -> str:
+        if ":" not in towards:
+            raise OSError("Network is unreachable")
+        return "fd00::7"
+
+    monkeypatch.setattr(module, "own_address", own)
+    monkeypatch.setattr(socket, "getaddrinfo", resolver("127.0.1.1"))
+    assert module._reach(Launched("test", 0, 2, None, "node1", 29500), math.inf).host == "fd00::7"
 
 
 def test_process_0_needs_an_address_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:

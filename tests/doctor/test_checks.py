@@ -159,6 +159,14 @@ def test_folders_are_tried_where_they_will_be(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_cache_of_kernels_that_cannot_be_written_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert by_name(checks.disk(Config()))["kernels"].judgement == "ok"
+    monkeypatch.setattr(checks, "may_write", lambda _: False)
+    assert "NUMBA_CACHE_DIR" in by_name(checks.disk(Config()))["kernels"].hint
+
+
 @pytest.mark.slow
 def test_two_ranks_really_add_up() -> None:
     finding = checks.check_two_ranks()
@@ -224,3 +232,22 @@ def test_the_findings_as_json(
     assert json.loads((tmp_path / "found.json").read_text()) == told
     assert main(["doctor", "--json", str(tmp_path / "no" / "folder")]) == 2
     assert len(found) == 2
+
+
+def test_mistakes_in_the_configuration_are_told_as_for_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor", "trainer.gpus=-1", "modle=x"]) == 2
+    assert "2 mistakes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "count"), [("cuda", 2), ("mps", 1), ("xpu", 1)])
+def test_gpus_of_any_kind_are_listed(
+    kind: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "visible_gpus", lambda: [A100] * count)
+    monkeypatch.setattr(devices, "gpus_here", lambda: {kind: count})
+    monkeypatch.setattr(devices, "software", str)
+    monkeypatch.setattr(checks, "_gpu", lambda device: Check("ok", str(device), ""))
+    found = [check.name for check in checks.gpus(Config())]
+    assert found == [*(f"{kind}:{number}" for number in range(count)), "versions"]

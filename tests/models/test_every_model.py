@@ -194,6 +194,26 @@ def test_sums_over_sampled_neighbours_are_unbiased(kind: Kind, options: dict[str
     assert deviation[3].min() > 0  # the hub's neighbours really were sampled
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"), [(SAGE, {}), (SAGE, {"aggregator": "max"}), (GAT, {}), (GATv2, {})]
+)
+def test_means_maxima_and_attention_are_over_the_sampled_neighbours(
+    kind: Kind, options: dict[str, Any]
+) -> None:
+    graph, model = rough_graph(), build(kind, **options, num_layers=1)
+    draw = torch.Generator().manual_seed(2)
+    nodes, (block,) = seed_blocks(graph, [3, 0, 9], 1, fan_out=2, draw=draw)
+    x, whole = torch.randn(len(nodes), IN), Block(block.indptr, block.indices, block.num_src)
+    with torch.no_grad():
+        close(model(x, [block]), model(x, [whole]), 0)
+    assert not model.needs.degree
+
+
+def test_as_many_blocks_as_layers_are_needed() -> None:
+    with pytest.raises(ValueError, match="1 blocks for 2 layers"):
+        build(SAGE)(torch.zeros(40, IN), [full_block(rough_graph())])
+
+
 @every_model
 def test_bfloat16_autocast_stays_close_and_trains(kind: Kind, options: dict[str, Any]) -> None:
     graph = rough_graph()

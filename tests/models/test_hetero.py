@@ -210,6 +210,34 @@ def test_rgat_across_relations_is_pygs_softmax_over_the_edges_of_all() -> None:
     close(model(features(graph), {}, [full_hetero_block(graph)]), expected)
 
 
+@pytest.mark.parametrize("aggregator", ["mean", "max", "sum"])
+def test_typed_sums_alone_are_scaled_by_the_share_that_was_sampled(aggregator: str) -> None:
+    graph = hetero_graph()
+    model = build(graph, HeteroSAGE, aggregator=aggregator, num_layers=1)
+    draw = torch.Generator().manual_seed(2)
+    ids, (hop,) = hetero_seed_blocks(graph, list(range(20)), 1, fan_out=1, draw=draw)
+    rows = {t: x[ids[t]] for t, x in features(graph).items()}
+    edges = {t: replace(block, degree=None) for t, block in hop.edges.items()}
+    with torch.no_grad():
+        sampled, whole = (model(rows, ids, [h]) for h in (hop, replace(hop, edges=edges)))
+    assert torch.equal(sampled, whole) == (aggregator != "sum")
+    assert model.needs.degree == (aggregator == "sum")
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@every_model
+def test_an_untrained_model_tells_nodes_apart(
+    kind: Kind, options: dict[str, Any], norm: str
+) -> None:
+    graph = hetero_graph()
+    rows = {t: x.float() for t, x in features(graph).items()}
+    for num_outputs in (1, 2, 3):
+        model = kind(graph.schema, num_outputs, hidden_channels=64, norm=norm, **options)
+        with torch.no_grad():
+            outputs = model.train()(rows, {}, [full_hetero_block(graph)] * 2)
+        assert len(outputs.unique(dim=0)) == len(outputs), num_outputs
+
+
 def test_only_types_that_reach_the_target_have_parameters() -> None:
     graph = hetero_graph(random_hetero_data(reverse=False))  # nothing leads from a venue
     model = build(graph, RGCN, num_layers=2)

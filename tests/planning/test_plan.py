@@ -78,6 +78,12 @@ def test_of_embedding_tables_only_the_rows_of_the_batches_are_sent(small: list[s
     assert batch["bytes_reduced"] == pytest.approx(2 * 2 / 3 * 4 * 300 + 2 * 500)
 
 
+def test_layers_that_ranks_share_count_once(small: list[str]) -> None:
+    memory = plan_of([*small, "distributed.num_processes=2"], ranks=2, shared=64 * MIB).memory
+    assert memory["needed"] == (2 * 500 + 64) * MIB
+    assert memory["peak_rss"] == 2 * (500 + 100) * MIB
+
+
 def checks_of(planned: Plan) -> dict[str, str]:
     return {check.name: check.judgement for check in planned.checks}
 

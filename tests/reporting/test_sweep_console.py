@@ -97,6 +97,26 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
     assert re.fullmatch(r"1 +model=gcn +2 +0\.8050 ± 0\.0071 +0\.7000 ± 0\.0000", second)
 
 
+def test_the_best_of_a_setting_is_a_trial_that_counts() -> None:
+    many = [
+        Trial(n, [], f"/{n}", status, "accuracy", val, 0.7, 1.0, varied=[f"trainer.seed={n}"])
+        for n, (status, val) in enumerate([("completed", 0.8), ("pruned", 0.9)])
+    ]
+    (row,) = re.findall(r"^  (\d .*\d)$", finished(many), re.MULTILINE)
+    assert re.fullmatch(r"0 +all +1 \+ 1 pruned +0\.8000 +0\.7000", row)
+
+
+def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() -> None:
+    many = [trial(n, str(n), 64, val=n / 100, test=0.5, seconds=1.0) for n in range(20)]
+    for one in many:
+        one.status = "pruned" if one.number % 4 else "completed"
+    text = finished(many)
+    shown = re.findall(r"^ +(\d+) +\S+lr=\d+ .*=64 +(1|0 \+ 1 pruned) ", text, re.MULTILINE)
+    assert [int(number) for number, _ in shown] == [16, 12, 8, 4, 0, 19, 18, 17, 15, 14]
+    assert [trials == "1" for _, trials in shown] == [True] * 5 + [False] * 5
+    assert "and 10 more in sweep.json" in text
+
+
 def test_settings_over_other_splits_are_told() -> None:
     varied = [[f"{LR}={n}", f"dataset.split={n}"] for n in range(2)]
     many = [

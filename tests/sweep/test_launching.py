@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
@@ -102,15 +103,17 @@ def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary() -> None:
     assert "the queue is closed" in str(trials[2].error)
 
 
-def test_an_interrupted_job_interrupts_the_sweep(tmp_path: Path) -> None:
-    def train(number: int) -> Outcome:
-        if number:
-            raise Interrupted
-        write_summary(number)
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+def test_an_interrupted_job_interrupts_the_sweep(number: int, tmp_path: Path) -> None:
+    def train(trial: int) -> Outcome:
+        if trial:
+            raise Interrupted(number)
+        write_summary(trial)
         return SUMMARY
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as caught:
         run(StandIn(train))
+    assert caught.value.number == number
     trials = SweepFolder(tmp_path / "sweep").trials()
     assert [trial.status for trial in trials] == ["completed", "interrupted", "interrupted"]
 

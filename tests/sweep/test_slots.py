@@ -113,3 +113,10 @@ def test_amds_variable_goes_before_nvidias(
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
     monkeypatch.setattr("torch.version.hip", hip)
     assert devices.visibility("cuda") == f"{named}_VISIBLE_DEVICES"
+
+
+def test_gpus_stay_the_choice_and_trials_of_the_cpu_get_none() -> None:
+    plan = plan_slots(config(), 9, gpus=["5", "7"])
+    assert list(plan.devices) == ["5", "7"]
+    assert plan.share(config(trainer_device="cpu")).trainer.gpus == "auto"
+    assert plan_slots(config(trainer_gpus=0, sweep_jobs=2), 9, gpus=["0", "1"]).num_gpus is None

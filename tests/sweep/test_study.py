@@ -144,6 +144,17 @@ def test_a_trial_below_the_median_is_pruned_neither_at_once_nor_at_the_end(tmp_p
     assert told == [False, False, *[True] * 17, False]
 
 
+def test_epochs_without_a_value_decide_nothing(tmp_path: Path) -> None:
+    source = search(tmp_path)
+    for _ in range(6):
+        train_one(source)
+    trial = source.next()
+    assert trial is not None
+    trial.metric = "accuracy"
+    assert not source.should_prune(trial, 10, 20, None)
+    assert not source.should_prune(trial, 10, 20, math.nan)
+
+
 def test_a_search_for_the_least_error_prunes_larger_ones(tmp_path: Path) -> None:
     plan = plan_of({"trainer.lr": LR}, [], trials=9)
     source = Study([], SweepFolder(tmp_path), plan, "rmse")

@@ -490,7 +490,7 @@ def test_logits_and_embeddings_are_the_hosts(
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("variant", ONE_TYPE[::3], ids=name_of)
+@pytest.mark.parametrize("variant", [ONE_TYPE[1], *ONE_TYPE[3:6]], ids=name_of)
 def test_evaluation_takes_no_more_than_the_memory_that_is_free(
     tmp_path: Path, variant: dict[str, Any]
 ) -> None:
