@@ -344,7 +344,7 @@ class SweepConsole(Display):
     def on_step(self, trial: Trial, progress: StepProgress, epochs: int) -> None:
         """Move a trial's bar, which ends after so many epochs."""
         done = progress.epoch - 1 + progress.step / max(1, progress.num_steps)
-        more = {"state": f"epoch 1/{epochs}"} if progress.epoch == 1 else {}
+        more: dict[str, Any] = {"state": f"epoch 1/{epochs}"} if progress.epoch == 1 else {}
         self.bars.update(self._tasks[trial.number], completed=done / epochs, **more)
         self._advance()
 
