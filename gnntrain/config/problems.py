@@ -79,9 +79,12 @@ def shown(value: object) -> str:
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The one of `choices` that is most like `name`; None where none is."""
-    by_folded = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.55)
-    return by_folded[found[0]] if found else None
+    by_folded, folded = {choice.lower(): choice for choice in choices}, name.lower()
+    found = difflib.get_close_matches(folded, by_folded, cutoff=0.55)
+    # People rarely get the first letter wrong.
+    ratios = {one: difflib.SequenceMatcher(None, one, folded).ratio() for one in found}
+    best = max(found, key=lambda one: (ratios[one], one[:1] == folded[:1]), default=None)
+    return None if best is None else by_folded[best]
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
