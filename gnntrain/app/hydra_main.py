@@ -131,6 +131,8 @@ class TrainTask:
             from gnntrain.run import train
 
             summary = train(config, overrides=[str(text) for text in overrides], place=place)
+            if place.is_made_up:  # a job that was started again goes on where its run lies
+                _remove_unused(run_dir)
             if summary["status"] == "interrupted":
                 raise Interrupted()
             if summary["status"] == "failed":
@@ -140,11 +142,10 @@ class TrainTask:
         except BaseException as error:
             if not hasattr(error, "run_dir"):  # where the command says it is
                 error.run_dir = run_dir  # type: ignore[attr-defined]
+            _remove_unused(run_dir)
             if is_single:  # the command line says more than Hydra's line about a job that failed
                 sys.stderr = _Stderr(sys.stderr)
             raise
-        finally:  # also of a job that was started again, and goes on where its run lies
-            _remove_unused(run_dir)
 
 
 class _Stderr:

@@ -420,7 +420,8 @@ class HeteroGNN(Layers):
     def layer(self, i: int, h: Mapping[NodeType, Any], block: Hop) -> dict[NodeType, Tensor]:
         """Layer `i`'s output for the destinations of `block`, from the rows of its sources, `Rows`
         or `LearntRows`."""
-        conv, node_types, outputs = self.convs[i], self.computed[i], dict[NodeType, Tensor]()
+        conv, node_types = self.convs[i], self.computed[i]
+        outputs: dict[NodeType, Tensor] = {}
         is_relu = self.act_and_norm == {"act": "relu", "norm": None} and not self.residuals
         if is_relu and isinstance(conv, LinearConv) and not (self.is_hetero or self.is_output(i)):
             # ReLU and dropout alone follow: the convolution's operator computes them, too.
