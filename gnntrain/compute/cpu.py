@@ -124,8 +124,7 @@ def for_tasks(
     are few sizes then, see `padded`.
     """
     count = num_tasks(num_rows, num_edges)
-    is_short = dtype is not None and dtype.itemsize == 2
-    step = CHUNK_ROWS if is_short and num_rows >= count * CHUNK_ROWS else 1
+    step = CHUNK_ROWS if _is_short(dtype) and num_rows >= count * CHUNK_ROWS else 1
     bounds = [num_rows // step * number // count * step for number in range(count)] + [num_rows]
     parallel_for(lambda number: task(number, bounds[number], bounds[number + 1]), count)
 
@@ -139,8 +138,12 @@ def num_tasks(num_rows: int, num_edges: int) -> int:
 def chunks(start: int, stop: int, dtype: torch.dtype | None) -> list[tuple[int, int]]:
     """The ranges of at most `CHUNK_ROWS` rows from `start` to `stop`, twice as many of a 16-bit
     product."""
-    size = CHUNK_ROWS * (2 if dtype is not None and dtype.itemsize == 2 else 1)
+    size = 2 * CHUNK_ROWS if _is_short(dtype) else CHUNK_ROWS
     return [(a, min(a + size, stop)) for a in range(start, stop, size)]
+
+
+def _is_short(dtype: torch.dtype | None) -> bool:
+    return dtype is not None and dtype.itemsize == 2
 
 
 def padded(rows: Tensor) -> Tensor:
@@ -150,7 +153,7 @@ def padded(rows: Tensor) -> Tensor:
     product of a chunk; blocks differ in size from step to step.
     """
     number = len(rows)
-    if rows.dtype.itemsize != 2 or number % CHUNK_ROWS == 0:
+    if not _is_short(rows.dtype) or number % CHUNK_ROWS == 0:
         return rows
     out = rows.new_zeros(1 << (number - 1).bit_length(), rows.shape[1])
     out[:number] = rows

@@ -139,8 +139,6 @@ class AggregateLinearBackward(Operator):
         bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
         grad_inputs = BUFFERS.empty(inputs.shape if self.needs_inputs else (0,), inputs.dtype)
 
-        in_place = exact == product  # as a 16-bit product cannot be accumulated
-
         def task(number: int, start: int, stop: int) -> None:
             for a, b in chunks(start, stop, product):
                 part = grad[a:b]
@@ -149,9 +147,9 @@ class AggregateLinearBackward(Operator):
                     kernels.mask_rows(array_of(grad), array_of(out), factor, a, b, array_of(part))
                 bias_sums[number] += part.sum(0, dtype=exact)
                 part, rows = padded(part.to(product)), padded(inputs[a:b].to(product))
-                if in_place:
+                if exact == product:
                     weight_sums[number].addmm_(part.t(), rows)
-                else:
+                else:  # a 16-bit product cannot be accumulated in place
                     weight_sums[number] += part.t() @ rows
                 if self.needs_inputs and len(part) == b - a and product == weight.dtype:
                     torch.mm(part, across, out=grad_inputs[a:b])
