@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
-from pprint import pformat
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import Linear
-from torch_geometric.nn.module_dict import ModuleDict
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
@@ -34,10 +31,6 @@ Sources = Mapping[EdgeType, Rows]
 
 SourceKey = NodeType | EdgeType
 """Which transformed rows an edge type aggregates: those of its source type, or its own."""
-
-PyGLayer = tuple[Mapping[str, Any], Mapping[str, Tensor]]
-"""The arguments and the weights of a `plain.TypedConv` with the same outputs as a `HeteroConv`, by
-its method `pyg_layer`; UserError: PyG has none."""
 
 
 class HeteroConv:
@@ -249,49 +242,6 @@ class LinearConv(HeteroConv):
         own = bias if weight is None else F.linear(h_dst, weight, bias)
         return own if total is None else total + own
 
-    def pyg_layer(self) -> PyGLayer:
-        widths, options, weights, own = self.types.in_channels, {}, {}, {}
-
-        def whole(key: SourceKey, weight: Tensor) -> Tensor:
-            """For all columns of the input: 0 for those that are not read."""
-            width = widths[key if isinstance(key, str) else key[0]]
-            start, stop, _ = self.columns(key).indices(width)
-            return F.pad(weight, (start, width - stop))
-
-        fixed = {"aggr": self.reduce, "root_weight": False, "bias": False}
-        for edge in self.types.edge_types:
-            before, after = (widths[edge[0]], widths[edge[2]]), self.types.out_channels
-            options[edge] = {"in_channels": before, "out_channels": after, **fixed}
-            name = f"convs.{ModuleDict.to_internal_key(edge)}.lin_l.weight"
-            weights[name] = whole(edge, self.relation_weight(edge))
-        for t in self.types.node_types:
-            weight, bias = self.root(t)
-            own[t] = whole(t, weight), bias
-        return pyg_layer("SAGEConv", options, weights, own, aggr="sum")
-
-
-def pyg_layer(
-    conv: str,
-    options: Mapping[Any, Any],
-    weights: Mapping[str, Tensor],
-    own: Mapping[NodeType, tuple[Tensor, Tensor]],
-    **more: Any,
-) -> PyGLayer:
-    """A `TypedConv` of PyG's `conv`: its `options` and weights, and weight and bias of the linear
-    maps of nodes' own rows."""
-    named = {f"conv.{name}": weight for name, weight in weights.items()}
-    for t, pair in own.items():
-        key = ModuleDict.to_internal_key(t)
-        named |= {f"own.{key}.{n}": w for n, w in zip(("weight", "bias"), pair, strict=True)}
-    widths = {t: (weight.shape[1], weight.shape[0]) for t, (weight, _) in own.items()}
-    return {"conv": conv, "options": dict(options), "own": widths, **more}, named
-
-
-def glorot_linear(before: int, after: int) -> nn.Module:
-    """A linear layer with Glorot-uniform weights and a bias of zeros."""
-    made: nn.Module = Linear(before, after, weight_initializer="glorot", bias_initializer="zeros")
-    return made
-
 
 def in_memory(x: Any) -> Tensor:
     """`Rows`, or `LearntRows`, as a tensor."""
@@ -315,44 +265,12 @@ def _columns(rows: Rows, which: slice) -> Rows:
     return rows.columns(which) if isinstance(rows, LazyFeatures) else rows[:, which]
 
 
-@dataclass
-class PyGModel:
-    """A plain PyG model with the same outputs as a model of ours.
-
-    Attributes:
-        name: The class or function of `module` that it is known as.
-        weights: Its state dict.
-        code: Python that makes `model`; PyG's layers are `pyg.NAME`, others those of `plain`.
-        arguments: Of the class or function; for people to read.
-        inputs: Arguments of its `forward`; `edge_weight` only where the graph has weights.
-        module: A plug-in's, from which the code needs `name`.
-    """
-
-    name: str
-    weights: dict[str, Tensor]
-    code: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    inputs: tuple[str, ...] = ("x", "edge_index")
-    module: str = "torch_geometric.nn"
-
-
-def call(name: str, *arguments: str, **keywords: Any) -> str:
-    """A call as Python, of arguments as Python and of keywords, with short ones side by side."""
-    values = (f"{key}={pformat(value, sort_dicts=False)}" for key, value in keywords.items())
-    lines = [f"{name}("]
-    for argument in (*arguments, *values):
-        if len(lines) == 1 or len(lines[-1]) + len(argument) > 80:
-            lines.append("   ")
-        lines[-1] += f" {argument},"
-    return "\n".join([*lines, ")"])
-
-
 class HeteroGNN(Layers):
     """The `Layers` of typed graphs, computed block by block; by `training.layerwise` for all nodes,
     layer by layer: `start`, then of each layer `on_blocks` by stage, `finish`, `update`, and of the
     target's rows `jk_update`, and `readout`.
 
-    `make_conv` makes a layer's `HeteroConv`; for the options see `Layers`.
+    `conv` makes a `HeteroConv` of a layer's `LayerTypes`; for the options see `Layers`.
 
     Attributes:
         config_defaults: Shared options with another default for this model.
@@ -370,13 +288,13 @@ class HeteroGNN(Layers):
 
     def __init__(
         self,
-        make_conv: Callable[[LayerTypes], nn.Module],
+        conv: Callable[..., nn.Module],
         schema: GraphSchema,
         out_channels: int,
         **options: Any,
     ) -> None:
         self.options = options | {"is_typed": self.is_hetero}
-        super().__init__(make_conv, schema, out_channels, **self.options)
+        super().__init__(conv, schema, out_channels, **self.options)
         self.jk_channels = {"none": 0, "cat": out_channels, "max": self.hidden_channels}[self.jk]
 
     def forward(  # type: ignore[override]  # on blocks
@@ -444,30 +362,6 @@ class HeteroGNN(Layers):
         is_dropped = self.training and self.input_dropout.p > 0
         return not (is_dropped or node_type in self.projections)
 
-    def pyg_model(self) -> PyGModel:
-        """The same model as plain PyG, for `gnntrain export`, by its layers' `pyg_layer`. Gradients
-        flow from the weights. UserError: PyG has no such model.
-
-        A plug-in does not inherit it, since its additions would be missing: it defines its own,
-        which may call this one, or of one type `GNN.basic_gnn`.
-        """
-        state = self.state_dict(keep_vars=True)
-        weights = {name: w for name, w in state.items() if not name.startswith("convs.")}
-        convs = []
-        for i, conv in enumerate(self.convs):
-            arguments, of_conv = conv.pyg_layer()
-            weights |= {f"convs.{i}.{name}": weight for name, weight in of_conv.items()}
-            convs.append(call("TypedConv", **arguments))
-        name = "HeteroConv" if "aggr" in arguments else arguments["conv"]
-        code, inputs = self._layers_of(f"[{', '.join(convs)}]"), ("x_dict", "edge_index_dict")
-        return PyGModel(name, weights, code, inputs=inputs)
-
-    def _layers_of(self, convs: str) -> str:
-        """Python that makes a model of `Layers` of such convolutions."""
-        schema = f"types.SimpleNamespace(**{pformat(vars(self.schema), sort_dicts=False)})"
-        arguments = f"lambda _, convs=iter({convs}): next(convs)", schema, f"{self.out_channels}"
-        return f"model = {call('Layers', *arguments, **self.options)}"
-
 
 class GNN(HeteroGNN):
     """A `HeteroGNN` of one type of nodes and edges.
@@ -475,25 +369,21 @@ class GNN(HeteroGNN):
     The convolutions are subclasses of PyG's, and the parameters have the names of PyG's `BasicGNN`
     (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`).
 
-    `make_conv` makes a `BlockConv` or `LinearConv` of width in, width out, and whether it gives the
-    model's outputs (logits).
+    `conv` makes a `BlockConv` or `LinearConv` of a layer's `LayerTypes`.
     """
 
     is_hetero = False
 
     def __init__(
         self,
-        make_conv: Callable[[int, int, bool], nn.Module],
+        conv: Callable[..., nn.Module],
         in_channels: int,
         out_channels: int,
         **scaffold: Any,
     ) -> None:
-        def make(types: LayerTypes) -> nn.Module:
-            return make_conv(types.in_channels[NODE], types.out_channels, types.is_output)
-
         schema = GraphSchema({NODE: 0}, {NODE: in_channels}, (EDGE,), NODE)
         schema = schema if self.uses_graph else replace(schema, edge_types=())
-        super().__init__(make, schema, out_channels, project_inputs=False, **scaffold)
+        super().__init__(conv, schema, out_channels, project_inputs=False, **scaffold)
         self.in_channels = in_channels
 
     def on(self, schema: GraphSchema) -> HeteroGNN:
@@ -510,29 +400,3 @@ class GNN(HeteroGNN):
         innermost first: the destinations of each are the sources of the next (`dst_offset` 0)."""
         hops = [Hop({EDGE: b}, {NODE: b.num_dst}, {NODE: b.num_src}) for b in blocks]
         return super().forward({NODE: x}, {}, hops)
-
-    def basic_gnn(
-        self,
-        name: str,
-        *,
-        changes: Sequence[str] = (),
-        inputs: tuple[str, ...] = ("x", "edge_index"),
-        **arguments: Any,
-    ) -> PyGModel:
-        """PyG's `BasicGNN` of this name, with the options of this class and further arguments;
-        `changes`: Python that changes `model`, made of `pyg`'s classes. See `PyGModel`."""
-        shared: dict[str, Any] = {
-            "in_channels": self.in_channels,
-            "hidden_channels": self.hidden_channels,
-            "num_layers": self.num_layers,
-            "out_channels": self.out_channels,
-            "dropout": self.dropout.p,
-            **self.act_and_norm,
-            **({} if self.jk == "none" else {"jk": self.jk}),
-        }
-        arguments = shared | arguments
-        lines = [f"model = {call(f'pyg.{name}', **arguments)}", *changes]
-        if self.residuals:
-            lines.append(self._layers_of("model.convs"))
-        weights = self.state_dict(keep_vars=True)
-        return PyGModel(name, weights, "\n".join(lines), arguments, inputs)

@@ -6,17 +6,17 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-import torch_geometric.nn as pyg
-from torch import Tensor, nn
+from torch import Tensor
 
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
+from gnntrain.models import plain
 from gnntrain.models.attention import attend
-from gnntrain.models.conv import GNN, BlockConv, PyGModel, Rows, SourceKey
+from gnntrain.models.conv import GNN, BlockConv, Rows, SourceKey
 from gnntrain.sampling.block import Block
 
 
-class BlockGATConv(BlockConv, pyg.GATConv):  # type: ignore[misc]  # PyG's classes carry no types
+class BlockGATConv(BlockConv, plain.GATLayer):
     """Σ α_uv W x_u + b over the in-neighbours u and v itself."""
 
     has_transform = True
@@ -83,31 +83,10 @@ class GAT(GNN):
         negative_slope: NonNegative = 0.2,
         **scaffold: Any,
     ) -> None:
-        def make_conv(before: int, after: int, is_output: bool) -> nn.Module:
-            options = head_options(after, is_output, heads, output_heads)
-            shared = {"negative_slope": negative_slope, "dropout": attention_dropout}
-            conv: nn.Module = self.conv_class(before, **options, **shared)
-            return conv
-
-        super().__init__(make_conv, in_channels, out_channels, **scaffold)
-
-    def pyg_model(self) -> PyGModel:
-        conv, last, changes = self.convs[0], self.convs[-1], []
-        options = {"heads": conv.heads, "negative_slope": conv.negative_slope}
-        if last.heads != conv.heads:  # PyG's GAT has as many heads in its last layer as elsewhere
-            kind = self.conv_class.__name__.removeprefix("Block")
-            widths = f"{last.in_channels}, {last.out_channels}"
-            more = f"heads={last.heads}, concat=False, negative_slope={conv.negative_slope}"
-            changes.append(f"model.convs[-1] = pyg.{kind}({widths}, {more})")
-        if changes or conv.dropout != self.dropout.p:
-            changes += ["for conv in model.convs:", f"    conv.dropout = {conv.dropout}"]
-        options |= {"v2": True} if isinstance(conv, pyg.GATv2Conv) else {}
-        return self.basic_gnn("GAT", changes=changes, **options)
-
-
-def head_options(width: int, is_output: bool, heads: int, output_heads: int) -> dict[str, Any]:
-    """A layer's arguments for PyG's `GATConv`: the heads are averaged where it gives the outputs,
-    else concatenated to `width`."""
-    if is_output:
-        return {"out_channels": width, "heads": output_heads, "concat": False}
-    return {"out_channels": width // heads, "heads": heads, "concat": True}
+        scaffold["conv_options"] = {
+            "heads": heads,
+            "output_heads": output_heads,
+            "negative_slope": negative_slope,
+            "dropout": attention_dropout,
+        }
+        super().__init__(self.conv_class, in_channels, out_channels, **scaffold)

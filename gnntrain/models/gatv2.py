@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import torch.nn.functional as F
-import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
+from gnntrain.models import plain
 from gnntrain.models.attention import attend, pair_score
 from gnntrain.models.conv import BlockConv, Rows, SourceKey
 from gnntrain.models.gat import GAT
 from gnntrain.sampling.block import Block
 
 
-class BlockGATv2Conv(BlockConv, pyg.GATv2Conv):  # type: ignore[misc]  # PyG's classes carry no types
+class BlockGATv2Conv(BlockConv, plain.GATv2Layer):
     """Σ α_uv W_l x_u + b over the in-neighbours u and v itself."""
 
     has_transform = True

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.ops import Sum
 from gnntrain.data.graph import EdgeType, NodeType
+from gnntrain.models import plain
 from gnntrain.models.aggregate import sampling_scale
-from gnntrain.models.conv import GNN, LinearConv, PyGModel
+from gnntrain.models.conv import GNN, LinearConv
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
-class BlockGCNConv(LinearConv, pyg.GCNConv):  # type: ignore[misc]  # PyG's classes carry no types
+class BlockGCNConv(LinearConv, plain.GCNLayer):
     """Σ_{u ≠ v} n_v w_uv n_u W x_u + n_v² l_v W x_v + b, with n and l of `Block.norm`."""
 
     is_one_relation = True
@@ -51,7 +51,4 @@ class GCN(GNN):
     """
 
     def __init__(self, in_channels: int, out_channels: int, **scaffold: Any) -> None:
-        super().__init__(lambda *of: BlockGCNConv(*of[:2]), in_channels, out_channels, **scaffold)
-
-    def pyg_model(self) -> PyGModel:
-        return self.basic_gnn("GCN", inputs=("x", "edge_index", "edge_weight"))
+        super().__init__(BlockGCNConv, in_channels, out_channels, **scaffold)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.compute.ops import Sum
 from gnntrain.config.types import OneOrMore
+from gnntrain.models import plain
 from gnntrain.models.aggregate import aggregate, sampling_scale
-from gnntrain.models.conv import GNN, BlockConv, PyGModel, Rows
+from gnntrain.models.conv import GNN, BlockConv, Rows
 from gnntrain.sampling.block import Block, BlockNeeds
 
 
-class BlockGINConv(BlockConv, pyg.GINConv):  # type: ignore[misc]  # PyG's classes carry no types
+class BlockGINConv(BlockConv, plain.GINLayer):
     """MLP((1 + ε) x_v + Σ x_u over the in-neighbours u)."""
 
     needs = BlockNeeds(degree=True, rows=True)
@@ -47,18 +47,5 @@ class GIN(GNN):
         mlp_layers: OneOrMore = 2,
         **scaffold: Any,
     ) -> None:
-        def make_conv(before: int, after: int, _is_output: bool) -> BlockGINConv:
-            widths = [before, *[self.hidden_channels] * (mlp_layers - 1), after]
-            return BlockGINConv(pyg.MLP(widths, **self.act_and_norm), train_eps=train_eps)
-
-        super().__init__(make_conv, in_channels, out_channels, **scaffold)
-        self.train_eps = train_eps
-
-    def pyg_model(self) -> PyGModel:
-        options = ", ".join(f"{key}={value!r}" for key, value in self.act_and_norm.items())
-        changes, convs = [], list[Any](self.convs)
-        for i, widths in enumerate(conv.nn.channel_list for conv in convs):
-            if widths != [widths[0], widths[-1], widths[-1]]:  # as in PyG's GIN
-                conv = f"pyg.GINConv(pyg.MLP({widths}, {options}), train_eps={self.train_eps})"
-                changes.append(f"model.convs[{i}] = {conv}")
-        return self.basic_gnn("GIN", changes=changes, train_eps=self.train_eps)
+        scaffold["conv_options"] = {"mlp_layers": mlp_layers, "train_eps": train_eps}
+        super().__init__(BlockGINConv, in_channels, out_channels, **scaffold)

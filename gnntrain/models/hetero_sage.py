@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal
 
-import torch_geometric.nn as pyg
-from torch import Tensor, nn
-from torch_geometric.nn.module_dict import ModuleDict
+from torch import Tensor
 
 from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
-from gnntrain.models.aggregate import Reduce
+from gnntrain.models import plain
 from gnntrain.models.conv import HeteroGNN, LinearConv
-from gnntrain.models.plain import LayerTypes
 
 
-class BlockHeteroSAGEConv(LinearConv, nn.Module):
-    """Sum or mean over the relations r of lin_l_r(aggregate of x_u) + lin_r_r(x_v).
-
-    The parameters are those of PyG's `HeteroConv` of a `SAGEConv` for each relation. A node type
-    without edges into it has a linear layer. `is_mean`: the relations are averaged, else summed.
-    """
-
-    def __init__(self, types: LayerTypes, aggregator: Reduce, is_mean: bool) -> None:
-        super().__init__()
-        self.types, self.reduce, self.is_mean = types, aggregator, is_mean
-        widths, after, self.convs = types.in_channels, types.out_channels, ModuleDict()
-        for edge in types.edge_types:
-            both = widths[edge[0]], widths[edge[2]]
-            self.convs[edge] = pyg.SAGEConv(both, after, aggr=aggregator)
-        alone = [t for t in types.node_types if not types.into(t)]
-        self.lins = ModuleDict({t: nn.Linear(widths[t], after) for t in alone})
-
+class BlockHeteroSAGEConv(plain.HeteroSAGELayer, LinearConv):
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
         return self._shared(edge_type[2], self.convs[edge_type].lin_l.weight)
 
@@ -73,5 +53,5 @@ class HeteroSAGE(HeteroGNN):
         **scaffold: Any,
     ) -> None:
         is_mean = relation_aggregator == "mean"
-        make = partial(BlockHeteroSAGEConv, aggregator=aggregator, is_mean=is_mean)
-        super().__init__(make, schema, out_channels, **scaffold)
+        scaffold["conv_options"] = {"aggregator": aggregator, "is_mean": is_mean}
+        super().__init__(BlockHeteroSAGEConv, schema, out_channels, **scaffold)

@@ -5,43 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
-from torch_geometric.nn.module_dict import ModuleDict
+from torch import Tensor
 
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
-from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
-from gnntrain.errors import UserError
-from gnntrain.models import conv
+from gnntrain.data.graph import GraphSchema
+from gnntrain.models import conv, plain
 from gnntrain.models.attention import relation_shares
 from gnntrain.models.conv import Blocks, SourceKey, Sources
-from gnntrain.models.gat import BlockGATConv, head_options
-from gnntrain.models.plain import LayerTypes
+from gnntrain.models.gat import BlockGATConv
 
 
-class BlockRGATConv(conv.HeteroConv, nn.Module):
-    """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
-
-    W_0 and b are by node type: `roots`, linear layers. `relations` has the parameters of a
-    `GATConv` for each edge type, made with `options`. If `is_joint`, one softmax covers the
-    in-neighbours of all relations.
-    """
-
+class BlockRGATConv(plain.RGATLayer, conv.HeteroConv):
     has_transform = True
-
-    def __init__(self, types: LayerTypes, is_joint: bool, **options: Any) -> None:
-        super().__init__()
-        self.types, self.is_joint, self.concat = types, is_joint, options["concat"]
-        before, self.relations = types.in_channels, ModuleDict()
-        self.heads, self.options = options["heads"], dict[EdgeType, dict[str, Any]]()
-        for edge in types.edge_types:
-            source, target = before[edge[0]], before[edge[2]]
-            width = source if source == target else (source, target)
-            fixed = {"add_self_loops": False, "bias": False}
-            self.options[edge] = {"in_channels": width, **options, **fixed}
-            self.relations[edge] = BlockGATConv(**self.options[edge])
-        roots = {t: conv.glorot_linear(before[t], types.out_channels) for t in types.node_types}
-        self.roots = ModuleDict(roots)
+    make_relation = BlockGATConv
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         out: Tensor = self.relations[key].transform(x, key)
@@ -56,20 +33,6 @@ class BlockRGATConv(conv.HeteroConv, nn.Module):
         rows = torch.stack(parts)
         total = (rows * relation_shares(sums) if self.is_joint else rows).sum(0)
         return total.flatten(1) if self.concat else total.mean(1)
-
-    def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
-        own: Tensor = self.roots[node_type](h_dst)
-        return own if total is None else total + own
-
-    def pyg_layer(self) -> conv.PyGLayer:
-        if self.is_joint:
-            raise UserError(
-                "PyG has no attention across the relations of R-GAT (model.across_relations=true).",
-                "Train with model.across_relations=false; `gnntrain predict` uses it as it is.",
-            )
-        weights = self.relations.state_dict(prefix="convs.", keep_vars=True)
-        own = {t: (root.weight, root.bias) for t, root in self.roots.items()}
-        return conv.pyg_layer("GATConv", self.options, weights, own, aggr="sum")
 
 
 class RGAT(conv.HeteroGNN):
@@ -103,9 +66,11 @@ class RGAT(conv.HeteroGNN):
         negative_slope: NonNegative = 0.2,
         **scaffold: Any,
     ) -> None:
-        def make_conv(types: LayerTypes) -> BlockRGATConv:
-            options = head_options(types.out_channels, types.is_output, heads, output_heads)
-            shared = {"negative_slope": negative_slope, "dropout": attention_dropout}
-            return BlockRGATConv(types, across_relations, **options, **shared)
-
-        super().__init__(make_conv, schema, out_channels, **scaffold)
+        scaffold["conv_options"] = {
+            "is_joint": across_relations,
+            "heads": heads,
+            "output_heads": output_heads,
+            "negative_slope": negative_slope,
+            "dropout": attention_dropout,
+        }
+        super().__init__(BlockRGATConv, schema, out_channels, **scaffold)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch.nn.functional as F
-import torch_geometric.nn as pyg
 from torch import Tensor
 
 from gnntrain.data.graph import EdgeType, NodeType
-from gnntrain.models.conv import GNN, LinearConv, PyGModel
+from gnntrain.models import plain
+from gnntrain.models.conv import GNN, LinearConv
 
 
-class BlockSAGEConv(LinearConv, pyg.SAGEConv):  # type: ignore[misc]  # PyG's classes carry no types
+class BlockSAGEConv(LinearConv, plain.SAGELayer):
     """lin_l(aggregate of x_u over the in-neighbours u) + lin_r(x_v)."""
 
     is_one_relation = True
@@ -54,17 +54,6 @@ class SAGE(GNN):
         normalize: bool = False,
         **scaffold: Any,
     ) -> None:
-        def make_conv(before: int, after: int, is_output: bool) -> BlockSAGEConv:
-            normalizes = normalize and not is_output  # a single output would be its sign
-            shared = {"aggr": aggregator, "root_weight": root_weight}
-            return BlockSAGEConv(before, after, normalize=normalizes, **shared)
-
-        super().__init__(make_conv, in_channels, out_channels, **scaffold)
-
-    def pyg_model(self) -> PyGModel:
-        first: Any = self.convs[0]
-        last: Any = self.convs[-1]
-        is_other = last.normalize != first.normalize
-        changes = ["model.convs[-1].normalize = False"] if is_other else []
-        options = {name: getattr(first, name) for name in ("aggr", "root_weight", "normalize")}
-        return self.basic_gnn("GraphSAGE", changes=changes, **options)
+        options = {"aggr": aggregator, "root_weight": root_weight, "normalize": normalize}
+        scaffold["conv_options"] = options
+        super().__init__(BlockSAGEConv, in_channels, out_channels, **scaffold)

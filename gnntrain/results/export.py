@@ -7,8 +7,9 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from gnntrain.data.values import MISSING_MARKS
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model, plain
-from gnntrain.models.conv import PyGModel, call
 from gnntrain.models.embedding import num_parameters
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
@@ -36,10 +36,7 @@ from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
 from gnntrain.training.records import json_safe
 
 _FORMAT = 1
-_MODEL_PY = '''"""{title} Needs {needs}."""
-
-{imports}
-{copied}
+_LOAD = '''
 
 def load(path=Path(__file__).with_name("model.pt")):
     """The trained model, ready to predict."""
@@ -51,8 +48,8 @@ def load(path=Path(__file__).with_name("model.pt")):
 
 @dataclass(frozen=True)
 class Export:
-    """What was written: the folder, the class or function that makes the model, as it is imported,
-    and the run, as a person would type it."""
+    """What was written: the folder, the model's name or, of a plug-in, what makes it, and the run,
+    as a person would type it."""
 
     path: Path
     made_with: str
@@ -61,10 +58,10 @@ class Export:
 
 @alone_in_process()
 def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
-    """Write a run's best model as a plain PyG model.
+    """Write a run's best model for use with torch and PyG alone.
 
-    The folder holds `model.pt` (the weights by PyG's names, read with `weights_only=True`),
-    `model.py` (a `load()` that needs torch and PyG, or the package of a plug-in model),
+    The folder holds `model.pt` (the weights, read with `weights_only=True`), `model.py`
+    (`models/plain.py` and a `load()`, which needs the package of a plug-in model),
     `model.json` and `README.md` (what the model is, on what it was trained, how well it does, how
     to use it).
 
@@ -73,7 +70,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         out: The folder, which must not be there yet, or empty; None: `export` in the run directory.
 
     Raises:
-        UserError: PyG has no such model, or the folder holds something.
+        UserError: The model needs gnntrain, or the folder holds something.
         RunError: It cannot be written.
     """
     run = RunDirectory.open(run_dir)
@@ -89,19 +86,21 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     state = load_checkpoint(checkpoint)
     model = build_model(config.model, signature.schema, signature.num_outputs)
     load_weights(model, state, checkpoint)
-    made = _pyg_model(config.model, model, signature)
-    made_with, package = f"{made.module}.{made.name}", made.module.partition(".")[0]
+    source, point = _model_py(config.model, model, signature)
+    made_with = config.model.name if point is None else f"{point.module}.{point.attr}"
+    inputs = ["x", "edge_index"][: 1 + model.uses_graph]
+    if model.is_hetero:
+        inputs = ["x_dict", "edge_index_dict"]
+    elif model.needs.weight and signature.has_edge_weight:
+        inputs.append("edge_weight")
     summary, plain = run.summary() or {}, _without_places(config.to_dict())
     preparation = ("to_undirected", "add_self_loops", "normalize_features", "feature_dtype")
     about = {
         "format": _FORMAT,
         "model": config.model.name,
         "made_with": made_with,
-        "arguments": made.arguments,
-        "own_package": None if package == "torch_geometric" else package,
-        "takes": ", ".join(
-            n for n in made.inputs if signature.has_edge_weight or n != "edge_weight"
-        ),
+        "own_package": point and point.module.partition(".")[0],
+        "takes": ", ".join(inputs),
         "num_parameters": num_parameters(model),
         **signature.to_dict(),
         "num_outputs": signature.num_outputs,
@@ -119,17 +118,17 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         },
         "config": plain,
     }
-    source = _model_py(made, config.model.name, signature)
     texts = {
         "model.py": source,
         "model.json": json.dumps(json_safe(about), indent=2, ensure_ascii=False) + "\n",
-        "README.md": _model_card(about, source),
+        "README.md": _model_card(about),
     }
     try:
         with atomic_folder(path) as draft:
             for name, text in texts.items():
                 (draft / name).write_text(text, encoding="utf-8")
-            weights = {name: weight.detach() for name, weight in made.weights.items()}
+            is_wrapped = isinstance(model, PlainModel) and not model.is_hetero
+            weights = (model.module if is_wrapped else model).state_dict()  # type: ignore[union-attr]
             torch.save(weights, draft / "model.pt")
     except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
@@ -140,72 +139,61 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
     return Export(path, made_with, run.shown)
 
 
-def _pyg_model(config: ModelConfig, model: AnyModel, signature: ModelSignature) -> PyGModel:
-    if not isinstance(model, PlainModel):
-        # Not what a base class says: the subclass of a plug-in computes something else.
-        cls = type(model)
-        if not cls.__module__.startswith("gnntrain.models.") and "pyg_model" not in vars(cls):
+def _model_py(
+    config: ModelConfig, model: AnyModel, signature: ModelSignature
+) -> tuple[str, EntryPoint | None]:
+    """The text of `model.py`: `plain.py`; where features are more than a table's columns in order,
+    `prepare.py`; and `load`. Of a plug-in's plain model also the entry point."""
+    point, hook, sources = None, "", [inspect.getsource(plain).partition("\n")[2]]
+    if isinstance(model, PlainModel):  # as its package makes it
+        assert isinstance(config, PluginConfig)
+        point, schema = find_plugin(MODELS, config.name), model.schema
+        first, after = repr(signature.num_features), ""
+        if schema is not None:
+            first = _namespace({**vars(schema), "node_types": schema.node_types})
+            tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
+            after = f"\nmodel = WithTables(model, {schema.target!r}, {tables})"
+        make = _call(point.attr, first, repr(signature.num_outputs), **config.options) + after
+        make = f"from {point.module} import {point.attr}\nmodel = {make}"
+    else:
+        # A subclass of another package may compute something else.
+        cls, layer = type(model), type(model.convs[0])
+        names = [of.__name__ for of in layer.__mro__ if of.__module__ == plain.__name__]
+        is_ours = cls.__module__.startswith("gnntrain.models.") or vars(cls).get("is_plain")
+        if not (is_ours and names):
             raise UserError(
                 f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
                 "`gnntrain predict` uses it as it is.",
             )
-        return model.pyg_model()
-    assert isinstance(config, PluginConfig)  # as its package makes it
-    point, schema, options = find_plugin(MODELS, config.name), model.schema, dict(config.options)
-    first, inputs, more = repr(signature.num_features), ("x", "edge_index"), ""
-    weights = model.module.state_dict()
-    if schema is not None:
-        fields = {**vars(schema), "node_types": schema.node_types}
-        first, inputs = f"types.SimpleNamespace(**{fields})", ("x_dict", "edge_index_dict")
-        tables = {t: tuple(table.weight.shape) for t, table in model.tables.items()}
-        more = f"\nmodel = WithTables(model, {schema.target!r}, {tables})"
-        weights = model.state_dict()
-    made = call(point.attr, first, repr(signature.num_outputs), **options)
-    return PyGModel(point.attr, weights, f"model = {made}{more}", options, inputs, point.module)
-
-
-def _model_py(model: PyGModel, name: str, signature: ModelSignature) -> str:
-    """A Python file whose `load()` returns the model with its weights. Where features are more than
-    a table's columns in order, its `prepare` makes them."""
-    package, hook = model.module.partition(".")[0], ""
-    is_pyg = package == "torch_geometric"
-    imports = {"from pathlib import Path", "import torch"}
-    if not is_pyg:
-        imports.add(f"from {model.module} import {model.name}")
-    if "pyg." in model.code:
-        imports.add("import torch_geometric.nn as pyg")
-    copied = ["WithTables"] if "model = WithTables(" in model.code else []
-    if is_pyg and "model = Layers(" in model.code:
-        copied = ["LayerTypes", "Layers", *["TypedConv"] * ("TypedConv(" in model.code)]
-    sources, scale = [inspect.getsource(getattr(plain, n)) for n in copied], signature.target_scale
+        arguments = names[0], _namespace(vars(model.schema)), f"{model.out_channels}"
+        make = f"model = {_call('Layers', *arguments, **model.options)}"
+    preprocessing, scale = signature.preprocessing, signature.target_scale
+    if not all(part.is_identity for part in preprocessing.values()):
+        needed = f"MISSING_MARKS = {MISSING_MARKS}\n"
+        of_marks = "from gnntrain.data.values import MISSING_MARKS\n"
+        source = inspect.getsource(prepare).replace(of_marks, needed)
+        sources.append(source.partition("import annotations\n")[2])
     if scale is not None:
-        sources.append(inspect.getsource(plain.in_units))
         units = f"in_units(mean={scale.mean}, std={scale.std})"
         hook = f"    model.register_forward_hook({units})\n"
-    heads = [inspect.getsource(plain)] if sources else []
-    preprocessing = signature.preprocessing
-    if not all(part.is_identity for part in preprocessing.values()):
-        heads.append(inspect.getsource(prepare))
-        sources += [f"MISSING_MARKS = {MISSING_MARKS}\n", heads[-1].split("\n\n\n", 1)[1]]
-    for head in heads:  # a copied file's imports, but those of gnntrain
-        for line in head.split("\n\n\n", 1)[0].splitlines():
-            if line.startswith(("from ", "import ")) and " gnntrain" not in line:
-                imports.add(line.partition("  #")[0])
-    # One file's names from a module may begin another's.
-    imports -= {one for one in imports for other in imports if other.startswith(f"{one},")}
-    title = f"{name} trained on {signature.dataset} with gnntrain {__version__}."
-    return _MODEL_PY.format(
-        title=title[0].upper() + title[1:],
-        needs="torch and torch_geometric only" if is_pyg else f"torch and {package}",
-        imports="\n".join(sorted(imports, key=lambda line: ("__future__" not in line, line))),
-        copied="".join(f"\n\n{source}" for source in sources),
-        make=textwrap.indent(model.code, " " * 4),
-        hook=hook,
-    )
+    needs = f"torch and {point.module.partition('.')[0] if point else 'torch_geometric'}"
+    title = f"{config.name} trained on {signature.dataset} with gnntrain {__version__}."
+    title = f'"""{title[0].upper()}{title[1:]} Needs {needs}."""\n'
+    load = _LOAD.format(make=textwrap.indent(make, " " * 4), hook=hook)
+    return "\n".join([title, *sources]) + load, point
 
 
-def _model_card(about: Mapping[str, Any], source: str) -> str:
-    """The text of `README.md`, of the content of `model.json` and `model.py`."""
+def _namespace(fields: Mapping[str, Any]) -> str:
+    return f"SimpleNamespace(**{pformat(fields, sort_dicts=False)})"
+
+
+def _call(name: str, *arguments: str, **keywords: Any) -> str:
+    values = (f"{key}={pformat(value, sort_dicts=False)}" for key, value in keywords.items())
+    return f"{name}({', '.join([*arguments, *values])})"
+
+
+def _model_card(about: Mapping[str, Any]) -> str:
+    """The text of `README.md`, of the content of `model.json`."""
     environment = Environment(
         loader=PackageLoader("gnntrain.results"),
         trim_blocks=True,
@@ -224,7 +212,6 @@ def _model_card(about: Mapping[str, Any], source: str) -> str:
         about,
         names=list(dict.fromkeys(name for found in about["metrics"].values() for name in found)),
         read=from_plain(about["data"]),
-        source=source.rstrip(),
         yaml=yaml.safe_dump(about["config"], sort_keys=False, allow_unicode=True).rstrip(),
     )
 

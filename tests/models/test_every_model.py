@@ -74,15 +74,11 @@ def build(kind: Kind, **options: Any) -> GNN:
 
 
 def pyg_forward(model: GNN, x: Tensor, graph: Graph) -> Tensor:
-    """The model as PyG's own, as it is exported, on all nodes; gradients flow to our weights."""
-    made = model.pyg_model()
-    names: dict[str, Any] = {**vars(pyg), **vars(plain_models)}
-    exec(made.code, names)
-    plain = names["model"].to(x.dtype).eval()
-    assert plain.state_dict().keys() == made.weights.keys()
-    inputs = {"x": x, "edge_index": graph.edge_index, "edge_weight": graph.weight}
-    taken = tuple(inputs[name] for name in made.inputs)
-    out: Tensor = torch.func.functional_call(plain, made.weights, taken)
+    """The model of PyG's layers, as it is exported, on all nodes; gradients flow to our weights."""
+    conv = next(c for c in type(model.convs[0]).__mro__ if c.__module__ == plain_models.__name__)
+    plain = plain_models.Layers(conv, model.schema, OUT, **model.options).to(x.dtype).eval()
+    inputs = x, graph.edge_index, graph.weight if isinstance(model, GCN) else None
+    out: Tensor = torch.func.functional_call(plain, model.state_dict(keep_vars=True), inputs)
     return out
 
 
@@ -97,8 +93,6 @@ def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 def test_a_mini_batch_with_all_neighbours_and_a_whole_graph_equal_pyg(
     kind: Kind, options: dict[str, Any], scaffold: dict[str, Any]
 ) -> None:
-    if kind is MLP and ("jk" in scaffold or "residual" in scaffold):
-        pytest.skip("PyG has no such MLP")
     graph = rough_graph()
     model = build(kind, **options, **scaffold)
     x = torch.randn(graph.num_nodes, IN)
@@ -108,6 +102,35 @@ def test_a_mini_batch_with_all_neighbours_and_a_whole_graph_equal_pyg(
         nodes, blocks = seed_blocks(graph, seeds, model.num_layers)
         close(model(x[nodes], blocks), expected[seeds])
         close(model(x, [full_block(graph)] * model.num_layers), expected)
+
+
+@pytest.mark.parametrize("scaffold", [{}, {"norm": "batch", "jk": "max"}, {"jk": "cat"}])
+@pytest.mark.parametrize(
+    ("kind", "name", "options", "theirs"),
+    [
+        (SAGE, "GraphSAGE", {}, {}),
+        (GCN, "GCN", {}, {}),
+        (GAT, "GAT", {"heads": 1}, {}),
+        (GATv2, "GAT", {"heads": 1}, {"v2": True}),
+        (GIN, "GIN", {}, {}),
+    ],
+    ids=name_of,
+)
+def test_pygs_own_models_take_the_weights(
+    kind: Kind,
+    name: str,
+    options: dict[str, Any],
+    theirs: dict[str, Any],
+    scaffold: dict[str, Any],
+) -> None:
+    graph, x = rough_graph(), torch.randn(40, IN)
+    model = build(kind, **(options | scaffold))
+    keys = {key: model.act_and_norm.get(key) for key in ("norm", "norm_kwargs")}
+    own = getattr(pyg, name)(IN, 8, 2, OUT, jk=scaffold.get("jk"), **keys, **theirs).eval()
+    own.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        expected = own(x, graph.edge_index)
+        close(model(x, [full_block(graph)] * 2), expected)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
-from torch_geometric.utils import softmax
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.data.graph import EdgeData, EdgeType, Graph, NodeType
+from gnntrain.data.graph import EdgeData, Graph, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models import plain as plain_models
 from gnntrain.models.conv import HeteroGNN
@@ -43,8 +41,8 @@ CASES: list[tuple[Kind, dict[str, Any]]] = [
     (HGT, {"heads": 1}),
     (RGAT, {"heads": 2, "output_heads": 3, "negative_slope": 0.1}),
     (RGAT, {"heads": 1}),
+    (RGAT, {"heads": 2, "across_relations": True}),
 ]
-ACROSS: tuple[Kind, dict[str, Any]] = (RGAT, {"heads": 2, "across_relations": True})  # not in PyG
 
 SCAFFOLDS: list[dict[str, Any]] = [
     {"num_layers": 1},
@@ -60,8 +58,7 @@ RAW: list[dict[str, Any]] = [
 ]
 
 
-in_pyg = pytest.mark.parametrize(("kind", "options"), CASES, ids=name_of)
-every_model = pytest.mark.parametrize(("kind", "options"), [*CASES, ACROSS], ids=name_of)
+every_model = pytest.mark.parametrize(("kind", "options"), CASES, ids=name_of)
 every_model_but_bases = pytest.mark.parametrize(  # which need rows of one width
     ("kind", "options"), [case for case in CASES if "num_bases" not in case[1]], ids=name_of
 )
@@ -87,14 +84,11 @@ def features(graph: Graph) -> dict[NodeType, Tensor]:
 
 
 def pyg_forward(model: HeteroGNN, graph: Graph) -> Tensor:
-    """The model as PyG's layers, with its weights; gradients flow to these."""
-    made, names = model.pyg_model(), dict(vars(plain_models))
-    exec(made.code, names)
-    plain: Any = names["model"].double().eval()
-    missing = plain.state_dict().keys() - made.weights.keys()
-    assert not missing, missing
+    """The plain model with its weights; gradients flow to these."""
+    conv = next(c for c in type(model.convs[0]).__mro__ if c.__module__ == plain_models.__name__)
+    plain = plain_models.Layers(conv, model.schema, OUT, **model.options).double().eval()
     inputs = features(graph), edge_index_dict(graph)
-    out: Tensor = torch.func.functional_call(plain, made.weights, inputs)
+    out: Tensor = torch.func.functional_call(plain, model.state_dict(keep_vars=True), inputs)
     return out
 
 
@@ -149,7 +143,7 @@ def assert_equals_pyg(graph: Graph, model: HeteroGNN) -> None:
 
 
 @pytest.mark.parametrize("scaffold", SCAFFOLDS, ids=name_of)
-@in_pyg
+@every_model
 def test_a_whole_graph_and_a_batch_with_all_neighbours_equal_pyg(
     kind: Kind, options: dict[str, Any], scaffold: dict[str, Any]
 ) -> None:
@@ -168,7 +162,7 @@ def test_layers_take_raw_widths_by_type(
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-@in_pyg
+@every_model
 def test_types_without_edges_into_them_keep_their_own_term(
     kind: Kind, options: dict[str, Any], reverse: bool
 ) -> None:
@@ -176,38 +170,42 @@ def test_types_without_edges_into_them_keep_their_own_term(
     assert_equals_pyg(graph, build(graph, kind, **options, num_layers=3))
 
 
-def softmax_across(
-    conv: Any, node_type: NodeType, x: Mapping[NodeType, Tensor], index: Mapping[EdgeType, Tensor]
-) -> Tensor:
-    """Rows and scores of the edges of all relations, and PyG's softmax of them."""
-    rows, scores, nodes = [], [], []
-    for edge_type in conv.types.into(node_type):
-        made, (src, dst) = conv.relations[edge_type], index[edge_type]
-        lin_src, lin_dst = (made.lin, made.lin) if made.lin else (made.lin_src, made.lin_dst)
-        source = lin_src(x[edge_type[0]]).view(-1, made.heads, made.out_channels)
-        target = lin_dst(x[node_type]).view(-1, made.heads, made.out_channels)
-        score = (source * made.att_src).sum(-1)[src] + (target * made.att_dst).sum(-1)[dst]
-        rows.append(source[src])
-        scores.append(F.leaky_relu(score, made.negative_slope))
-        nodes.append(dst)
-    to, number = torch.cat(nodes), len(x[node_type])
-    alpha = softmax(torch.cat(scores), to, num_nodes=number)
-    messages = torch.cat(rows) * alpha.unsqueeze(-1)
-    total: Tensor = messages.new_zeros(number, *messages.shape[1:]).index_add(0, to, messages)
-    return total.flatten(1) if conv.concat else total.mean(1)
-
-
-def test_rgat_across_relations_is_pygs_softmax_over_the_edges_of_all() -> None:
+def test_hgt_is_pygs_hgt_conv() -> None:
     graph = hetero_graph()
-    kind, options = ACROSS
-    model = build(graph, kind, **options, num_layers=1)
-    h = {t: model.start(t, rows) for t, rows in features(graph).items()}
-    h |= {t: model.start(t, table.weight) for t, table in model.tables.items()}
-    conv: Any = model.convs[0]
-    expected = softmax_across(conv, "paper", h, edge_index_dict(graph)) + conv.roots["paper"](
-        h["paper"]
-    )
-    close(model(features(graph), {}, [full_hetero_block(graph)]), expected)
+    model: Any = build(graph, HGT, heads=2, num_layers=2)
+    conv, h, edges = model.convs[0], features(graph), edge_index_dict(graph)
+    h |= {t: table.weight for t, table in model.tables.items()}
+    h = {t: model.start(t, rows) for t, rows in h.items()}
+    layer: Any = pyg.HGTConv(8, 8, ([*h], [*edges]), heads=2).double()
+    weights = {name: torch.zeros_like(weight) for name, weight in layer.state_dict().items()}
+    for name, _ in conv.q_lin["paper"].named_parameters():
+        for t in h:
+            keys, values = getattr(conv.kv_lin[t], name).chunk(2)
+            parts = keys, getattr(conv.q_lin[t], name), values
+            weights[f"kqv_lin.lins.{t}.{name}"] = torch.cat(parts)
+            weights[f"out_lin.lins.{t}.{name}"] = getattr(conv.out_lin[t], name)
+    weights |= conv.skip.state_dict(prefix="skip.")
+    for edge in edges:
+        key = conv.p_rel.to_internal_key("__".join(edge))
+        weights[f"p_rel.{key}"] = conv.p_rel[edge][None]
+    for name in ("k_rel", "v_rel"):
+        matrices = [getattr(conv, name)[edge] for edge in edges]
+        weights[f"{name}.weight"] = torch.stack(matrices, dim=1).flatten(0, 1)
+    layer.load_state_dict(weights)
+    expected = layer(h, edges)
+    for t, rows in conv(h, edges).items():
+        close(rows, expected[t])
+
+
+def test_rgat_is_a_sum_of_pygs_gat_convs() -> None:
+    graph = hetero_graph()
+    model: Any = build(graph, RGAT, heads=2, num_layers=1)
+    (conv,), h, edges = model.convs, features(graph), edge_index_dict(graph)
+    h |= {t: table.weight for t, table in model.tables.items()}
+    h = {t: model.start(t, rows) for t, rows in h.items()}
+    into = conv.types.into("paper")
+    parts = [conv.relations[edge]((h[edge[0]], h["paper"]), edges[edge]) for edge in into]
+    close(conv(h, edges)["paper"], sum(parts, conv.roots["paper"](h["paper"])))
 
 
 @pytest.mark.parametrize("aggregator", ["mean", "max", "sum"])
