@@ -37,6 +37,8 @@ from gnntrain.training.records import json_safe
 
 _FORMAT = 1
 _LOAD = '''
+from pathlib import Path
+
 
 def load(path=Path(__file__).with_name("model.pt")):
     """The trained model, ready to predict."""
