@@ -370,8 +370,8 @@ class RGCNLayer(nn.Module):
         return out
 
 
-def attend(rows, scores, index, number):
-    """Rows of edges `[…, H, C]`, summed by `index` with the softmax of scores, `[…, H]`."""
+def attend(number, rows, scores, index):
+    """Sums of edges' rows, `[number, H, C]`, with the softmax of scores `[E, H]` by `index`."""
     alpha = softmax(scores, index, num_nodes=number).unsqueeze(-1)
     return scatter(alpha * rows, index, dim_size=number)
 
@@ -443,8 +443,7 @@ class HGTLayer(nn.Module):
                 rows.append(values[src])
                 index.append(dst)
             if rows:
-                rows, scores, index = map(torch.cat, (rows, scores, index))
-                total = attend(rows, scores, index, len(h[t])).flatten(1)
+                total = attend(len(h[t]), *map(torch.cat, (rows, scores, index))).flatten(1)
             out[t] = self.finish(t, total, h[t])
         return out
 
@@ -495,8 +494,7 @@ class RGATLayer(nn.Module):
                 index.append(dst if self.is_joint else dst + i * len(h[t]))
             if rows:  # one softmax, or one a relation
                 number = 1 if self.is_joint else len(rows)
-                rows, scores, index = map(torch.cat, (rows, scores, index))
-                total = attend(rows, scores, index, number * len(h[t]))
+                total = attend(number * len(h[t]), *map(torch.cat, (rows, scores, index)))
                 total = total.unflatten(0, (number, -1)).sum(0)
                 total = total.flatten(1) if self.concat else total.mean(1)
             out[t] = self.finish(t, total, h[t])

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -99,69 +98,56 @@ def all_cases() -> list[Case]:
 
 
 def try_cases(
-    cases: Sequence[Case],
-    device: str,
-    deadline: float,
-    num_processes: int,
-    known: dict[str, Outcome],
+    cases: Sequence[Case], device: str, deadline: float, known: dict[str, Outcome]
 ) -> str | None:
-    """Try cases, each process an equal share, see `child`; `known` gets the outcomes by name.
+    """Try cases in order, in a process, see `child`; `known` gets the outcomes by name.
 
     A process that ends within a case has found a fault, and another one goes on behind it, but for
     further cases of kernels that have a fault. A hang counts for good only if the case was in
     `known` before. A case that is not done by the deadline, of `time.monotonic`, gets no outcome.
 
     Returns:
-        Why a process did not start (a GPU may take one alone); None: all did.
+        Why a process did not start; None: all did.
     """
-    before, faulty, failure, is_over = set(known), set[str](), None, False
-    while cases and not is_over:
-        shares = [cases[number::num_processes] for number in range(min(num_processes, len(cases)))]
-        rest = list[Case]()
-        with ExitStack() as stack:
-            children = []
-            for share in shares:
-                printed = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-                names = [case.name for case in share]
-                process = subprocess.Popen(
+    before, left = set(known), list(cases)
+    while left:
+        seconds = min(max(0.0, deadline - time.monotonic()), 1e6)  # which `poll` takes
+        names, is_over = [case.name for case in left], False
+        with tempfile.TemporaryFile("w+", errors="replace") as printed:
+            try:
+                done = subprocess.run(
                     [sys.executable, "-c", _CODE, device, *names, "--", *sys.path],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=printed,
+                    timeout=seconds,
                     start_new_session=True,  # Ctrl-C in a terminal does not reach it
+                    check=False,
                 )
-                stack.callback(process.kill)
-                children.append((share, process, printed))
-            for _, process, _ in children:
-                try:
-                    process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    is_over = True
-            for share, process, printed in children:
-                process.kill()
-                lines = process.communicate()[0].splitlines()
-                outcomes = [Outcome(*json.loads(line)) for line in lines[1:]]
-                code = process.returncode
-                printed.seek(0)
-                ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                last = printed.read().strip().splitlines()[-1:]
-                ending = ": ".join([f"ends its process: {ending}", *last])[:300]
-                if not lines:
-                    failure = failure if is_over else ending
-                    continue
-                if code != 0 and not is_over:
-                    is_lasting = code != -signal.SIGKILL  # by the system or a person
-                    if code == -signal.SIGALRM:
-                        ending = "hangs: no result in time"
-                        is_lasting = share[len(outcomes)].name in before
-                    outcomes.append(Outcome(ending, is_lasting=is_lasting))
-                for case, outcome in zip(share, outcomes, strict=False):
-                    known[case.name] = outcome
-                    if outcome.fault:
-                        faulty.add(case.kernel)
-                rest += share[len(outcomes) :]
-        cases = [case for case in rest if case.kernel not in faulty]
-    return failure
+                code, lines = done.returncode, done.stdout.splitlines()
+            except subprocess.TimeoutExpired as error:
+                code, lines, is_over = 0, (error.stdout or b"").splitlines(), True
+            printed.seek(0)
+            last = printed.read().strip().splitlines()[-1:]
+        ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        ending = ": ".join([f"ends its process: {ending}", *last])[:300]
+        if not lines:
+            return None if is_over else ending
+        outcomes = [Outcome(*json.loads(line)) for line in lines[1:] if line.endswith(b"]")]
+        if code != 0:
+            is_lasting = code != -signal.SIGKILL  # by the system or a person
+            if code == -signal.SIGALRM:
+                ending = "hangs: no result in time"
+                is_lasting = names[len(outcomes)] in before
+            outcomes.append(Outcome(ending, is_lasting=is_lasting))
+        known.update(zip(names, outcomes, strict=False))
+        if is_over:
+            return None
+        faulty = {
+            case.kernel for case, one in zip(left, outcomes, strict=False) if one.fault is not None
+        }
+        left = [case for case in left[len(outcomes) :] if case.kernel not in faulty]
+    return None
 
 
 def child(device_name: str, *names: str) -> None:

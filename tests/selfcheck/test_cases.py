@@ -119,7 +119,6 @@ def test_what_is_the_machines_fault_is_tried_again(error: Exception, is_lasting:
 SLOW, PATIENCE = pytest.mark.slow, 120.0
 GATHER = "gather: selected rows, fp32"
 FURTHER, SUM = "gather: float32 rows, fp32", "aggregate: sum, fp32"
-DRAW = "sampler: fan-outs 4, 3"
 
 
 @pytest.fixture
@@ -130,13 +129,13 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatc
 
 
 def try_some(
-    *names: str, number: int = 1, seconds: float = math.inf, before: Sequence[str] = ()
+    *names: str, seconds: float = math.inf, before: Sequence[str] = ()
 ) -> tuple[dict[str, Outcome], str | None]:
     """The outcomes, and why a process did not start."""
     cases = {case.name: case for case in all_cases()}
     known = dict.fromkeys(before, Outcome("hangs", is_lasting=False))
     deadline = time.monotonic() + seconds
-    failure = try_cases([cases[name] for name in names], "cpu", deadline, number, known)
+    failure = try_cases([cases[name] for name in names], "cpu", deadline, known)
     return known, failure
 
 
@@ -162,26 +161,6 @@ def test_what_is_not_done_in_time_has_no_outcome(broken: pytest.MonkeyPatch) -> 
     began = time.monotonic()
     assert try_some(GATHER, SUM, seconds=1.0) == ({}, None)
     assert time.monotonic() - began < PATIENCE
-
-
-@SLOW
-@NEEDS_INTERPRETER
-@pytest.mark.usefixtures("broken")
-def test_a_gpu_that_takes_one_process_alone_is_checked_by_it(tmp_path: Path) -> None:
-    """As with nvidia-smi's exclusive mode."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import fcntl, os\n"
-        f"taken = open({str(tmp_path / 'taken')!r}, 'w')\n"
-        "try: fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
-        "except OSError: os.write(2, b'GPU is taken'); os._exit(3)\n"
-    )
-    names = GATHER, SUM, DRAW
-    outcomes, failure = try_some(*names, number=3)
-    assert len(outcomes) == 1
-    assert "exit code 3: GPU is taken" in str(failure)
-    left, failure = try_some(*(name for name in names if name not in outcomes))
-    assert len(left) == 2
-    assert failure is None
 
 
 @SLOW

@@ -28,19 +28,19 @@ class Machine:
     """An H100, on which every case passes unless it is said otherwise.
 
     Attributes:
-        tries: The names of the cases of each call that had any, and how many are tried at once.
+        tries: The names of the cases of each call that had any.
         outcome: Of a case; None: it is not reached in time, or of all cases: no process starts.
     """
 
     def __init__(self) -> None:
-        self.tries: list[tuple[list[str], int]] = []
+        self.tries: list[list[str]] = []
         self.outcome: Callable[[Case], Outcome | None] = lambda _: Outcome()
 
     def try_cases(
-        self, cases: Sequence[Case], _: str, __: float, number: int, known: dict[str, Outcome]
+        self, cases: Sequence[Case], _: str, __: float, known: dict[str, Outcome]
     ) -> str | None:
         if cases:
-            self.tries.append(([case.name for case in cases], number))
+            self.tries.append([case.name for case in cases])
         for case in cases:
             outcome = self.outcome(case)
             if outcome is not None:
@@ -69,7 +69,7 @@ def names(precisions: Sequence[str] = ("fp32",)) -> list[str]:
 
 def test_a_second_start_tries_nothing_and_a_fresh_check_all(machine: Machine) -> None:
     outcomes = self_check(H100, ("fp32",))
-    assert [case.name for case in outcomes] == machine.tries[0][0] == names()
+    assert [case.name for case in outcomes] == machine.tries[0] == names()
     again = self_check(H100, ("fp32",))
     assert list(again.values()) == list(outcomes.values()) == [Outcome()] * len(outcomes)
     assert len(machine.tries) == 1
@@ -85,16 +85,16 @@ def test_a_fault_is_kept_for_its_precision_and_its_kernel_not_tried_again(machin
     assert len(machine.tries) == 1
 
 
-def test_what_would_not_last_is_tried_again_alone_and_at_the_next_start(machine: Machine) -> None:
-    """With six processes on a GPU or a busy machine there may be no memory, or no time."""
+def test_what_would_not_last_is_tried_again_and_at_the_next_start(machine: Machine) -> None:
+    """On a busy machine there may be no memory, or no time."""
     short = Outcome("out of memory", is_lasting=False)
     machine.outcome = lambda case: short if case.kernel == "gather" else Outcome()
     assert list(faults()) == ["gather"]
     again = [name for name in names() if name.startswith("gather")]
-    assert machine.tries[1:] == [(again, 1)]
+    assert machine.tries[1:] == [again]
     machine.outcome = lambda _: Outcome()
     assert not faults()
-    assert machine.tries[2][0] == again
+    assert machine.tries[2] == again
 
 
 def test_what_was_not_reached_is_not_used_and_tried_at_the_next_start(machine: Machine) -> None:
@@ -105,7 +105,7 @@ def test_what_was_not_reached_is_not_used_and_tried_at_the_next_start(machine: M
     machine.outcome = lambda _: Outcome()
     machine.tries.clear()
     assert not faults()
-    assert machine.tries[0][0] == names()[3:]
+    assert machine.tries[0] == names()[3:]
     machine.outcome = lambda _: None
     found = faults(is_fresh=True)
     assert set(found) == {case.kernel for case in all_cases()}
@@ -132,7 +132,7 @@ def test_a_damaged_file_means_checking_again(machine: Machine, text: str) -> Non
     path.parent.mkdir(parents=True)
     path.write_text(text, encoding="latin-1")
     assert not faults()
-    assert machine.tries[0][0] == names()
+    assert machine.tries[0] == names()
 
 
 def test_without_a_cache_each_start_checks_again(machine: Machine, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_the_run_s_precisions_are_checked(machine: Machine) -> None:
     kernel_choice(Config(dataset=SyntheticConfig(feature_dtype="float16")), "cuda")
     always = names([])
     added = [[name for name in names([key]) if name not in always] for key in ("bf16", "fp16")]
-    assert [tried for tried, _ in machine.tries] == [names(), *added]
+    assert machine.tries == [names(), *added]
 
 
 def test_a_fault_on_one_process_counts_on_all_and_is_told_once(
