@@ -217,6 +217,7 @@ def test_each_launched_rank_has_a_gpu_whatever_it_is_shown(
         ("mps", 0, 1, "Apple"),
         ("cuda", 0, 0, "no GPU"),
         ("cuda", None, 3, "3 ranks"),  # a program, which would have to start itself
+        ("cuda", 1, 1, "have the same GPU"),
     ],
 )
 def test_a_rank_without_a_gpu_of_its_own_is_refused(
@@ -227,27 +228,14 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused(
     words: str,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    monkeypatch.setattr(process_group, "gpu_address", lambda _: "07")
     process = Launched("Kubernetes", 1, 2, local_rank, "node0", 29500)
     met: Any = SimpleNamespace(
         launched=process,
         machines=(0, 0),
         cores=8,
         wait_at_most=lambda _: None,
-        gather=lambda _, value: [device, value],
+        gather=lambda key, value: [device if key == "device" else value, value],
     )
     with pytest.raises(UserError, match=words):
-        LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
-
-
-def test_launched_ranks_with_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(process_group, "gpu_address", lambda _: "07")
-    met: Any = SimpleNamespace(
-        launched=Launched("torchrun", 1, 2, 1, "node0", 29500),
-        machines=(0, 0),
-        cores=8,
-        wait_at_most=lambda _: None,
-        gather=lambda key, value: ["cuda" if key == "device" else value] * 2,
-    )
-    with pytest.raises(UserError, match="have the same GPU"):
         LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
