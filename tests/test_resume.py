@@ -34,8 +34,8 @@ from scripts.soak.faults import rank_processes
 from tests.data.files import write
 from tests.disks import slow_disk
 from tests.faulty_ranks import Faults
+from tests.processes import ROOT, wait_until
 
-ROOT = Path(__file__).parents[1]
 KEYS = [
     *("dataset.num_nodes=600", "model.hidden_channels=16", "trainer.batch_size=16"),
     *("trainer.epochs=6", "trainer.gpus=0", "logger=[csv]", "checkpoint.every_steps=1"),
@@ -140,10 +140,9 @@ def start(run: Path, cache: Path, *keys: str) -> subprocess.Popen[str]:
     script = run.with_suffix(".py")
     script.write_text(code)
     stores = f"dataset.store_dir={cache / 'stores'}"
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, str(script), *KEYS, stores, f"run.dir={run}", *keys],
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -152,12 +151,12 @@ def start(run: Path, cache: Path, *keys: str) -> subprocess.Popen[str]:
 
 def wait_for_epochs(run: Path, job: subprocess.Popen[str], num_epochs: int) -> None:
     path = run / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and job.poll() is None:
-        if path.is_file() and len(path.read_text().splitlines()) >= num_epochs:
-            return
-        time.sleep(0.02)
-    raise AssertionError(job.communicate())
+
+    def are_done() -> bool:
+        assert job.poll() is None, job.communicate()
+        return path.is_file() and len(path.read_text().splitlines()) >= num_epochs
+
+    wait_until(are_done)
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ from gnntrain.sweep import sweep
 from tests.graphs import random_graph
 
 NUM_NODES = 60
+pytestmark = pytest.mark.usefixtures("here")
 TRAINER = TrainerConfig(epochs=2, gpus=0, batch_size=16)
 
 
@@ -49,12 +50,6 @@ def graph(seed: int = 0, **changes: Any) -> Data:
     x = torch.randn(NUM_NODES, 4, generator=rng) + y[:, None]
     edge_index = torch.randint(0, NUM_NODES, (2, 200), generator=rng)
     return Data(**{"x": x, "y": y, "edge_index": edge_index, **changes})
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def stores() -> list[str]:

@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,6 +38,7 @@ from tests.disks import full_disk
 from tests.examples import examples
 from tests.graphs import stored
 from tests.hetero_graphs import random_hetero_data
+from tests.processes import python
 
 
 def communities(num_nodes: int = 4000, degree: int = 10, seed: int = 0) -> GraphData:
@@ -325,8 +325,7 @@ def test_no_array_of_edges_or_features_is_held_in_memory(tmp_path: Path) -> None
     store = stored(tmp_path / "large", large)
     limit = 26 << 20
     assert limit < min(store.indices.nbytes, store.features.nbytes)
-    command = [sys.executable, "-c", _UNDER_A_LIMIT, str(tmp_path), str(limit)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", _UNDER_A_LIMIT, tmp_path, limit)
     assert (done.returncode, done.stdout) == (0, "the limit holds\n"), done.stderr
     for method in ("streaming", "random"):
         parts = PartitionedGraph.open(tmp_path / method)

@@ -7,7 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
-from gnntrain.loading.transfer import send_all, sent, tensors_in
+from gnntrain.loading.transfer import send_all, sent
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.examples import examples
@@ -418,23 +418,6 @@ def test_what_cannot_be_pinned_is_sent_with_a_wait_and_one_warning(
     assert [copy.is_blocking for copy in traffic.copies] == [True] * 4
     assert all(torch.equal(t.cpu(), u) for found in sent for t, u in zip(found, given, strict=True))
     assert len(caplog.records) == 1
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    rows: Tensor
-    other: object
-
-
-def test_every_tensor_of_a_batch_is_found_and_sent_at_any_depth(sim: torch.device) -> None:
-    parts = [torch.full((2,), number) for number in range(5)]
-    inner = Table(parts[3], Table(parts[4], "text"))
-    batch = [Table(parts[0], {"a": [parts[1], None], "b": 3}), (Table(parts[2], 1.5), inner)]
-    for found in (batch, sent(batch, sim)):
-        assert [int(tensor[0]) for tensor in tensors_in(found)] == list(range(5))
-    moved = sent(batch, sim)
-    assert all(tensor.device == sim for tensor in tensors_in(moved))
-    assert (moved[0].other["b"], moved[1][0].other, moved[1][1].other.other) == (3, 1.5, "text")  # type: ignore[attr-defined,index]
 
 
 def test_a_sent_batch_is_freed_at_once() -> None:

@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import stat
 from pathlib import Path
-
-import pytest
 
 from gnntrain.cli import main
 from gnntrain.reporting.trials import Trial
-from gnntrain.sweep.folder import SweepCommand, SweepFolder
+from gnntrain.sweep.folder import SweepFolder
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> SweepFolder:
-    return SweepFolder.create(tmp_path / "sweep", SweepCommand(["trainer.lr=1,2"]))
-
-
-def test_the_trials_are_on_the_disk_before_they_take_the_place_of_the_old_ones(
-    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.write_trials([Trial(0, ["a=1"], "run")])
-    synced: list[bool] = []
-
-    def full(handle: int) -> None:
-        synced.append(stat.S_ISREG(os.fstat(handle).st_mode))
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        folder.write_trials([Trial(0, ["b=2"], "run")])
-    assert synced == [True]
-    assert folder.trials() == [Trial(0, ["a=1"], str(folder.path / "run"))]
-    assert sorted(path.name for path in folder.path.iterdir()) == ["command.yaml", "sweep.json"]
-
-
-def test_a_grid_that_was_moved_or_copied_goes_on_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_grid_that_was_moved_or_copied_goes_on_where_it_is(here: Path) -> None:
     keys = ["trainer.gpus=0", "dataset.num_nodes=200", "model.hidden_channels=4"]
     grid = [*keys, "trainer.epochs=1", "trainer.lr=0.01,0.02", "run.dir=grid"]
     assert main(["-m", *grid]) == 0
     trials = json.loads(Path("grid/sweep.json").read_text())
-    shutil.rmtree(tmp_path / "grid" / trials[1]["run_dir"])
+    shutil.rmtree(here / "grid" / trials[1]["run_dir"])
     trials[1]["status"] = "waiting"
     Path("grid/sweep.json").write_text(json.dumps(trials))
     shutil.copytree("grid", "copy")

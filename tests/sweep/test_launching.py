@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 
@@ -21,6 +20,7 @@ from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.launching import JobLauncher
 from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.workers import Outcome
+from tests.processes import python
 
 SMALL = ["dataset.num_nodes=300", "trainer.epochs=2", "trainer.gpus=0"]
 SUMMARY: Outcome = {
@@ -71,26 +71,6 @@ def write_summary(number: int) -> None:
     (path / "summary.json").write_text(json.dumps(SUMMARY))
 
 
-def test_a_failed_job_does_not_stop_the_others() -> None:
-    def train(number: int) -> Outcome:
-        return {"status": "failed", "error": "no memory"} if number == 1 else SUMMARY
-
-    trials = run(StandIn(train))
-    assert [trial.status for trial in trials] == ["completed", "failed", "completed"]
-    assert [trial.val for trial in trials] == [0.5, None, 0.5]
-    assert trials[1].error == "no memory"
-
-
-def test_each_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    stand_in = StandIn(lambda _: SUMMARY)
-    run(stand_in, "sweep=optuna", "sweep.trials=3", "sweep.jobs=2", "model.dropout=interval(0,0.9)")
-    assert [len(batch) for batch in stand_in.batches] == [2, 1]
-    ((*_, own, folder, name),) = stand_in.batches[1]
-    assert own.startswith("model.dropout=0.")
-    assert folder == f'hydra.sweep.dir="{tmp_path}/sweep"'
-    assert name.startswith('hydra.sweep.subdir="2_model.dropout=0.')
-
-
 def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary() -> None:
     def train(number: int) -> Outcome:
         if number == 2:
@@ -134,9 +114,7 @@ def test_a_search_launches_as_many_trials_as_keep_the_launcher_busy(
     assert launcher_of(None, 2).jobs_at_a_time(grid) == 2
 
 
-def gnntrain(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gnntrain", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+gnntrain = partial(python, "-m", "gnntrain")
 
 
 def statuses(folder: str) -> list[str]:
