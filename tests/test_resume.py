@@ -387,18 +387,6 @@ def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
     assert dict(evaluate(tmp_path / "run")["metrics"]["test"]) == summary["test"]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    disturb(monkeypatch, {20})
-    with pytest.raises(RunError, match=r"nan in epoch 3, step 4 of 8 .*\d+, "):
-        begin(run, cache)
-    state = load_checkpoint(run / "checkpoints" / "last.pt")
-    assert state["step"] == 19
-    assert all(weight.isfinite().all() for weight in state["model"].values())
-
-
 def test_steps_whose_gradient_is_not_finite_may_be_skipped_but_not_all_of_an_epoch(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

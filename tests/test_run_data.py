@@ -332,16 +332,6 @@ def test_a_hetero_data_is_trained_on_found_again_and_predicted_for() -> None:
     assert resume(first["run"], longer)["status"] == "completed"
 
 
-def test_the_target_of_a_hetero_data_is_chosen_where_two_types_have_labels() -> None:
-    data = typed()
-    data["author"].y = torch.arange(20) % 2
-    config = Config(model=ModelConfig(name="rgcn"), trainer=TRAINER)
-    with pytest.raises(UserError, match="have labels: paper, author"):
-        train(config, data=data)
-    summary = train(config.changed(task={"target": "author"}), data=data)
-    assert infer(summary["run"]).logits.shape == (20, 1)
-
-
 @pytest.mark.parametrize(("model", "evaluation"), [("mlp", "layerwise"), ("hgt", "sampled")])
 def test_a_run_whose_outputs_are_all_equal_says_so(
     model: str, evaluation: Any, caplog: pytest.LogCaptureFixture

@@ -22,6 +22,7 @@ from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.workers import Outcome
 from tests.processes import python
 
+pytestmark = pytest.mark.usefixtures("here")
 SMALL = ["dataset.num_nodes=300", "trainer.epochs=2", "trainer.gpus=0"]
 SUMMARY: Outcome = {
     "status": "completed",
@@ -32,19 +33,15 @@ SUMMARY: Outcome = {
 
 
 class StandIn:
-    """A launcher that notes its jobs; `train` says how each of them ends."""
+    """A launcher whose jobs do and return what `train` says."""
 
     def __init__(self, train: Callable[[int], Outcome]) -> None:
-        self.batches: list[list[Sequence[str]]] = []
         self._train = train
 
     def launch(self, jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
-        self.batches.append(list(jobs))
-        returns = []
-        for number in range(first, first + len(jobs)):
-            done = JobReturn(status=JobStatus.COMPLETED)
+        returns = [JobReturn(status=JobStatus.COMPLETED) for _ in jobs]
+        for number, done in enumerate(returns, first):
             done.return_value = self._train(number)
-            returns.append(done)
         return returns
 
 
@@ -52,16 +49,11 @@ def launcher_of(stand_in: object, num_jobs: int | None = None) -> JobLauncher:
     return JobLauncher(stand_in, num_jobs, list)  # type: ignore[arg-type]
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def run(stand_in: StandIn, *overrides: str) -> list[Trial]:
-    """The trials of a sweep by a launcher; without overrides three of a grid."""
-    options = HydraOptions(launcher=lambda _: launcher_of(stand_in))
+def run(train: Callable[[int], Outcome]) -> list[Trial]:
+    """The three trials of a grid by a launcher."""
+    options = HydraOptions(launcher=lambda _: launcher_of(StandIn(train)))
     with contextlib.suppress(RunError):  # trials failed
-        run_sweep([*(overrides or ["trainer.seed=0,1,2"]), "run.dir=sweep"], options=options)
+        run_sweep(["trainer.seed=0,1,2", "run.dir=sweep"], options=options)
     return SweepFolder(Path("sweep").absolute()).trials()
 
 
@@ -78,7 +70,7 @@ def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary() -> None:
         write_summary(number)
         return SUMMARY
 
-    trials = run(StandIn(train))
+    trials = run(train)
     assert [trial.status for trial in trials] == ["completed", "completed", "failed"]
     assert "the queue is closed" in str(trials[2].error)
 
@@ -92,7 +84,7 @@ def test_an_interrupted_job_interrupts_the_sweep(number: int, tmp_path: Path) ->
         return SUMMARY
 
     with pytest.raises(Interrupted) as caught:
-        run(StandIn(train))
+        run(train)
     assert caught.value.number == number
     trials = SweepFolder(tmp_path / "sweep").trials()
     assert [trial.status for trial in trials] == ["completed", "interrupted", "interrupted"]
