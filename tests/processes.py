@@ -12,16 +12,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
+def environment() -> dict[str, str]:
+    """The variables of this process, with which Python imports gnntrain and tests from here."""
+    paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def python(
     *words: object,
     folder: Path | None = None,
     env: Mapping[str, str] = {},
 ) -> subprocess.CompletedProcess[str]:
-    """Python with these words and variables; it imports gnntrain and tests from here."""
+    """What Python did with these words and, beside those of `environment`, these variables."""
     return subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        env={**environment(), **env},
         capture_output=True,
         text=True,
         timeout=300,

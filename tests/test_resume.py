@@ -34,7 +34,7 @@ from scripts.soak.faults import rank_processes
 from tests.data.files import write
 from tests.disks import slow_disk
 from tests.faulty_ranks import Faults
-from tests.processes import ROOT, wait_until
+from tests.processes import environment, wait_until
 
 KEYS = [
     *("dataset.num_nodes=600", "model.hidden_channels=16", "trainer.batch_size=16"),
@@ -142,7 +142,7 @@ def start(run: Path, cache: Path, *keys: str) -> subprocess.Popen[str]:
     stores = f"dataset.store_dir={cache / 'stores'}"
     return subprocess.Popen(
         [sys.executable, str(script), *KEYS, stores, f"run.dir={run}", *keys],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=environment() | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -174,7 +174,7 @@ def test_ctrl_c_and_a_kill_lose_nothing(cache: Path, tmp_path: Path) -> None:
     before = len(rows(run))
     again = subprocess.Popen(
         [sys.executable, "-m", "gnntrain", "resume", str(run)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

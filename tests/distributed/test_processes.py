@@ -15,7 +15,7 @@ import pytest
 
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.signals import HANDLED
-from tests.processes import ROOT, python
+from tests.processes import environment, python
 
 KEY = "GNNTRAIN_TEST_PROCESSES"
 
@@ -123,7 +123,7 @@ def test_the_server_starts_nothing_for_a_parent_that_was_killed(tmp_path: Path) 
         command,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
         cwd=tmp_path,
     ) as parent:
         assert parent.stdout is not None

@@ -22,7 +22,7 @@ from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import Interrupted, RunError
 from scripts.soak.faults import rank_processes
-from tests.processes import ROOT, python, wait_until
+from tests.processes import environment, python, wait_until
 
 ALONE = LaunchPlan(1, "cpu", threads=1, timeout=60)
 
@@ -241,7 +241,7 @@ class Job:
         self.directory = directory
         self.process = subprocess.Popen(
             [sys.executable, str(script), str(directory)],
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env=environment() | {"OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
