@@ -322,19 +322,6 @@ def sim_graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureR
     return graph_of(kind, tmp_path_factory.mktemp("graph") / "store", dtype)
 
 
-def test_typed_rows_that_do_not_fit_are_copied_by_batch(tmp_path: Path, sim: torch.device) -> None:
-    graph = graph_of("typed", tmp_path / "store")
-    wide = np.random.default_rng(0).normal(size=(len(graph.nodes["paper"]), 800))
-    paper = replace(graph.nodes["paper"], features=wide.astype(np.float32))
-    graph = replace(graph, nodes={**graph.nodes, "paper": paper})
-    with present(total_memory=2 * paper.features.nbytes - 8):
-        made = builder(graph, ALL, sim, sampler={"fan_outs": [1]})
-        assert {source.waits for source in made.features.values()} == {True}
-        expected = cpu_loader(graph, plan_of(graph), (1,), needs=ALL, threads=0)
-        for ours, theirs in zip(made.training_loader(), expected, strict=True):
-            assert_same(ours, theirs, "sim")
-
-
 def test_the_whole_graph_keeps_64_bit_sources(tmp_path: Path, sim: torch.device) -> None:
     store = stored(tmp_path / "store", random_graph())
     edges = replace(store.only_edges, indices=store.indices.astype(np.int64))
