@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.job import Job
 from gnntrain.run import train
-from tests.processes import python, wait_until
+from tests.processes import free_port, python, wait_until
 
 TINY = [
     *("dataset.num_nodes=600", "trainer.epochs=2", "model.hidden_channels=16"),
@@ -31,11 +30,6 @@ TINY = [
 ]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2"]
 SECONDS = 200
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def one_machine_each(process: int) -> dict[str, str]:
