@@ -28,7 +28,7 @@ from gnntrain.data.graph import NODE, SPLITS, GraphData
 from gnntrain.data.partitioned_graph import METHODS, Method, PartitionedGraph
 from gnntrain.data.partitioning import assign as assigning
 from gnntrain.data.partitioning import build
-from gnntrain.data.partitioning.assign import MAX_PARTS, SLACK, PartIndex, assign, stream
+from gnntrain.data.partitioning.assign import SLACK, PartIndex, assign, stream
 from gnntrain.data.partitioning.build import partition, union_of, write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.targets import TargetScale
@@ -221,13 +221,6 @@ def test_the_union_has_all_edges_of_all_types(data: GraphData) -> None:
             shift = firsts[store.target] if store.is_hetero else 0
             assert union.split("train").tolist() == (store.split("train") + shift).tolist()
         assert list(Path(folder).glob("tmp*")) == []
-
-
-def test_a_node_s_part_fits_in_a_byte(tmp_path: Path) -> None:
-    large = stored(tmp_path / "store", small_graph(1000))
-    assert partition(large, MAX_PARTS, tmp_path / "parts", "random").num_parts == MAX_PARTS
-    with pytest.raises(UserError, match="from 1 to 256"):
-        partition(large, MAX_PARTS + 1, tmp_path / "more", "random")
 
 
 def test_a_folder_that_appears_meanwhile_stays(

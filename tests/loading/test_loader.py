@@ -3,9 +3,7 @@ seeds, order, state."""
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
@@ -29,7 +26,7 @@ from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
-from gnntrain.loading.transfer import send_all, sent
+from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.examples import examples
@@ -273,28 +270,6 @@ def test_a_model_that_might_write_to_the_features_gets_its_own(graph: Graph) -> 
             x.zero_()
 
 
-class Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """Notes the operators that compute, other than views and numbers read by the host."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view and func is not torch.ops.aten._local_scalar_dense.default:
-            self.found.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def test_on_the_host_torch_computes_nothing_to_make_a_batch(graph: Graph) -> None:
-    """In a background thread its operators would start threads beside those of the step."""
-    needs = BlockNeeds(norm=True, weight=True, degree=True, rows=True)
-    batches = cpu_loader(graph, plan_of(graph), needs=needs, threads=0)
-    with Computed() as computed:
-        assert len(list(batches)) > 1
-    assert computed.found == []
-
-
 def test_only_what_the_model_reads_is_there(graph: Graph) -> None:
     for hop in next(iter(cpu_loader(graph, plan_of(graph), threads=0))).hops:
         assert all(block.tensors.keys() == {"indptr", "indices"} for block in hop.edges.values())
@@ -405,18 +380,6 @@ def test_what_cannot_be_pinned_is_sent_with_a_wait_and_one_warning(
     assert [copy.is_blocking for copy in traffic.copies] == [True] * 4
     assert all(torch.equal(t.cpu(), u) for found in sent for t, u in zip(found, given, strict=True))
     assert len(caplog.records) == 1
-
-
-def test_a_sent_batch_is_freed_at_once() -> None:
-    """Without Python's garbage collection, which comes many batches later."""
-    gc.disable()
-    try:
-        batch = {"paper": [torch.ones(3)]}
-        tensor = weakref.ref(sent(batch, torch.device("cpu"))["paper"][0])
-        del batch
-        assert tensor() is None
-    finally:
-        gc.enable()
 
 
 # Made on a GPU: the batches of the host
