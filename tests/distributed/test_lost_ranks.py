@@ -26,14 +26,8 @@ _ROOT = Path(__file__).parents[2]
 _TIMEOUT = 15.0
 _ALLOWED = _TIMEOUT + 30
 _PORTS = itertools.count(29_500)
-_OPTIONS = [
-    "trainer.gpus=0",
-    "dataset.num_nodes=600",
-    "trainer.batch_size=64",
-    "trainer.eval_every=5",
-    "checkpoint.every_steps=5",
-    f"distributed.timeout={_TIMEOUT}",
-]
+_OPTIONS = ["trainer.gpus=0", "dataset.num_nodes=600", "trainer.batch_size=64"]
+_OPTIONS += ["trainer.eval_every=5", "checkpoint.every_steps=5", f"distributed.timeout={_TIMEOUT}"]
 
 
 @pytest.fixture
