@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gnntrain import joint_run
 from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
 from gnntrain.config.reading import changed_meaning
 from gnntrain.data.graph import Graph
@@ -30,15 +31,7 @@ from gnntrain.distributed.processes import stopping_servers
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import RunError, UserError, may_mend
 from gnntrain.job import Job, error_text, status_of, summarize
-from gnntrain.joint_run import (
-    begun_run,
-    compare_stores,
-    follow,
-    job_names,
-    joined_run,
-    plan_together,
-    tell,
-)
+from gnntrain.joint_run import follow, joined_run, tell
 from gnntrain.limits import why_killed
 from gnntrain.metrics import outside_metrics
 from gnntrain.reporting import rundir
@@ -98,14 +91,14 @@ def train(
     with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
-        jobs = job_names(None if rendezvous is None else rendezvous.job_name(), next(_numbers))
+        jobs = joint_run.job_names(rendezvous and rendezvous.job_name(), next(_numbers))
         if data is not None:
             # Validated as a whole: task.type affects the data set's keys.
             dataset = object_dataset(config.dataset)
             config = Config.model_validate({**dict(config), "dataset": dataset})
         place = place or _place(config)
-        named, launched = None if place.is_made_up else place.path, rendezvous is not None
-        begun = begun_run(config.run.if_exists, overrides, named, jobs, is_launched=launched)
+        keys = config.run.if_exists, overrides, None if place.is_made_up else place.path
+        begun = joint_run.begun_run(*keys, jobs, is_launched=rendezvous is not None)
         if begun is None:
             return _run(config, place, None, overrides, shown, rendezvous, data, jobs)
         # The same command goes on with the run that it has begun; a completed one stays as it is.
@@ -196,7 +189,7 @@ def _run(
     if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()
-    plan = plan_together(config, rendezvous, record)
+    plan = joint_run.plan_together(config, rendezvous, record)
     checkpoint: Path | None = None
     with contextlib.ExitStack() as stack:
         if begun is not None:
@@ -221,7 +214,7 @@ def _run(
                 from gnntrain.init_from import resolved_source  # imports all models
 
                 config = resolved_source(config, opened.store)
-        compare_stores(opened, rendezvous)
+        joint_run.compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
         saved = None if begun is None else from_dict(begun.config(), saved=True)
         names = (config.run.dir, config.run.name)
