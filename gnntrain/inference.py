@@ -148,9 +148,9 @@ def load_best(
             )
         for name, width in graph.schema.num_features.items():
             if width != (known := signature.schema.num_features[name]):
-                kind = f" of type {name}" if graph.is_hetero else ""
+                of_type = f" of type {name}" if graph.is_hetero else ""
                 raise UserError(
-                    f"The model takes {known} features a node{kind}; the graph {graph.dataset} has "
+                    f"The model takes {known} features a node{of_type}; the graph {graph.dataset} has "
                     f"{width}.",
                     "Give the features it was trained on, in the same order.",
                 )

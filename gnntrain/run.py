@@ -91,7 +91,8 @@ def train(
     with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
-        jobs = joint_run.job_names(rendezvous and rendezvous.job_name(), next(_numbers))
+        torchrun_job = None if rendezvous is None else rendezvous.job_name()
+        jobs = joint_run.job_names(torchrun_job, next(_numbers))
         if data is not None:
             # Validated as a whole: task.type affects the data set's keys.
             dataset = object_dataset(config.dataset)
