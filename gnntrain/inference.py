@@ -150,8 +150,8 @@ def load_best(
             if width != (known := signature.schema.num_features[name]):
                 of_type = f" of type {name}" if graph.is_hetero else ""
                 raise UserError(
-                    f"The model takes {known} features a node{of_type}; the graph {graph.dataset} has "
-                    f"{width}.",
+                    f"The model takes {known} features a node{of_type}; the graph {graph.dataset} "
+                    f"has {width}.",
                     "Give the features it was trained on, in the same order.",
                 )
     else:
