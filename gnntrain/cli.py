@@ -34,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     0: done. 2: the user's mistake. 1: something failed at run time. 138: so, and another try may
-    mend it. 128 + the signal's number: interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP,
-    140 by SIGUSR2).
+    mend it. 128 + the signal's number: interrupted (130 by Ctrl-C, 143 by SIGTERM).
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a character that the terminal lacks is printed as `?`

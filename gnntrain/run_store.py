@@ -249,11 +249,9 @@ class OpenedParts(NamedTuple):
 def open_run_store(
     record: StoreRecord | None, dataset: DatasetConfig, *, data: object = None
 ) -> OpenedStore:
-    """The graph that a run was trained on, byte for byte; None: the one of a new run.
-
-    If the recorded store is missing or holds another graph, it is built again from the
-    configuration and compared: a UserError where the data set is another graph now, or none.
-    """
+    """The graph that a run was trained on, byte for byte; None: the one of a new run. A store that
+    is missing or holds another graph is built again from the configuration and compared: a
+    UserError where the data set is another graph now, or none."""
     begin = time.perf_counter()
     if (store := recorded_store(record)) is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
@@ -261,16 +259,13 @@ def open_run_store(
         return prepare_store(dataset, data=data)
     gone = f"the graph of this run is no longer at {record.path}"
     if is_object(dataset) and data is None:
-        raise UserError(
-            f"{gone}, and it was given as an object in Python.",
-            "train(config, data=data) stores the same object at the same place again.",
-        )
+        told = f"{gone}, and it was given as an object in Python."
+        raise UserError(told, "train(config, data=data) stores it at the same place again.")
     try:
         opened = prepare_store(dataset, data=data)
     except UserError as error:
-        raise UserError(
-            f"{gone}, and it cannot be built again: {error.message}", error.hint
-        ) from error
+        told = f"{gone}, and it cannot be built again: {error.message}"
+        raise UserError(told, error.hint) from error
     if opened.store.content_digest != record.digest:
         raise UserError(
             f"{gone}, and the data set {dataset.name} gives another graph today "
@@ -296,10 +291,8 @@ def open_graph(
     if config.distributed.graph != "partitioned":
         return open_run_store(record, config.dataset, data=data)
     if data is not None:
-        raise UserError(
-            "data is given, and so is distributed.parts: these are two graphs.",
-            "Leave one of them out.",
-        )
+        told = "data is given, and so is distributed.parts: these are two graphs."
+        raise UserError(told, "Leave one of them out.")
     begin = time.perf_counter()
     folder, dataset = config.distributed.parts, config.dataset
     assert folder is not None, "refused with the configuration"
