@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import Config, DatasetConfig, FilesConfig, SyntheticConfig
-from gnntrain.config.problems import meant_or, shown
+from gnntrain.config.problems import meant_or
 from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for, object_builder
@@ -305,15 +305,12 @@ def open_graph(
         with contextlib.suppress(UserError):  # its files are not here, nor do they need to be
             identity = _without_places(builder_for(dataset).identity())
             is_same = identity == _without_places(of.identity)
-    there = {key: of.options.get(key) for key in options}
-    made = [f"dataset.{k}={shown(value)}" for k, value in there.items() if value != options[k]]
-    if made or not is_same:
-        made_with = f": it was made with {', '.join(made)}" if made else ""
+    others = [f"dataset.{key}" for key in options if of.options.get(key) != options[key]]
+    if others or not is_same:
         raise UserError(
             f"distributed.parts={folder} holds another graph than dataset={dataset.name} with the "
-            f"keys of this run{made_with}.",
-            "Write the keys of the data set with which the parts were made, or make other parts "
-            "with gnntrain partition.",
+            f"keys of this run ({', '.join(others) or 'its files'}).",
+            "Write the keys with which the parts were made, or make others: gnntrain partition.",
         )
     holders = 1 if plan is None else plan.servers or plan.num_machines
     if parts.num_parts % holders:
