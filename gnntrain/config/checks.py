@@ -315,7 +315,7 @@ def missing_files(config: Config) -> Iterator[Problem]:
     columns = ["ignore", "categorical"]
     columns += [key for key in FilesConfig.model_fields if key.endswith(("_column", "_columns"))]
     for key in ("data", "schema", *_ROLES, *(columns if whole == "schema" else ())):
-        value, expects, hint = getattr(data, key), None, None
+        value, expects, hint = getattr(data, key), "", ""
         if whole is None and key in ("edges", "features") and value is None:
             expects = f"the file of {key}"
             hint = f"write dataset.{key}=FILE, dataset.schema=FILE or dataset.data=FILE"
@@ -324,7 +324,7 @@ def missing_files(config: Config) -> Iterator[Problem]:
         elif isinstance(value, str) and not is_file(value):
             near = did_you_mean(Path(value).name, file_names(Path(value).parent))
             expects, hint = "a file that exists", near or "set dataset.root to the files' folder"
-        if expects is not None:
+        if expects:
             yield Problem(f"dataset.{key}", as_typed(value), expects, hint)
 
 
