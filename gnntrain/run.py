@@ -21,7 +21,6 @@ import torch
 
 from gnntrain import joint_run
 from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
-from gnntrain.config.reading import changed_meaning
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
@@ -109,7 +108,7 @@ def train(
         if source and first and Path(source).name in (rundir.LATEST, Path(first).name):
             trainer = config.trainer.model_copy(update={"init_from": first})
             config = config.model_copy(update={"trainer": trainer})
-        if changed := changed_meaning(saved, config):
+        if changed := checks.changed_meaning(saved, config):
             raise ConfigError(changed)
         summary = begun.summary() or {}
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
@@ -168,7 +167,7 @@ def resume(
                 dataset = object_dataset(dataset)
             keys = saved.run if keys.dir is None and keys.name is None else keys
             config = config.model_copy(update={"dataset": dataset, "run": keys})
-            if changed := changed_meaning(saved, config):
+            if changed := checks.changed_meaning(saved, config):
                 raise ConfigError(changed)
         return _run(config, _place(config), run, overrides, listener or progress, rendezvous)
 
