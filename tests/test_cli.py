@@ -196,22 +196,6 @@ def test_the_default_verb_trains(run: FakeRun) -> None:
     assert again == (config, overrides)
 
 
-def test_evaluate_prints_the_metrics_of_every_split(
-    run: FakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["evaluate", "latest"]) == 0
-    assert run.asked == ["latest"]
-    out = capsys.readouterr().out
-    assert "test   accuracy 0.7500" in out
-    assert "val    no labelled node" in out
-
-
-def test_prepare_prints_the_store(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prepare", "dataset.num_nodes=100"]) == 0
-    assert run.asked[0].dataset.num_nodes == 100
-    assert "/store" in capsys.readouterr().out
-
-
 def test_cfg_job_prints_the_configuration_and_trains_nothing(
     run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -421,10 +405,8 @@ def files(folder: Path) -> dict[Path, bytes]:
     "keys",
     [
         ["run.dir=r"],
-        ["hydra.sweep.dir=r"],
         ["run.dir=r", "sweep=optuna", "sweep.trials=2"],
         ["run.dir=r", "hydra/launcher=joblib"],
-        ["run.dir=r", "hydra/sweeper=basic"],
         ["hydra.sweep.dir=r", "hydra/sweeper=basic"],
     ],
     ids=" ".join,
