@@ -102,8 +102,8 @@ def _replace_of(options: tuple[Any, ...]) -> bool:
 def _of_one_type(
     colptr: Tensor, row: Tensor, seed: Tensor, fan_outs: list[int], replace: bool
 ) -> tuple[Tensor, ...]:
-    graph: list[Any] = [{_NAME: colptr}, {_NAME: row}, {_NODE: seed}, {_NAME: fan_outs}]
-    nodes, *columns = _sample([_NODE], [_EDGE], *graph, replace)
+    edges, hops = ({_NAME: colptr}, {_NAME: row}), {_NAME: fan_outs}
+    nodes, *columns = _sample([_NODE], [_EDGE], *edges, {_NODE: seed}, hops, replace)
     return nodes[_NODE], *(by_type[_NAME] for by_type in columns)
 
 
