@@ -150,7 +150,7 @@ class Layers(nn.Module):
             self.embedding_channels = (num_layers if jk == "cat" else 1) * hidden_channels
             self.lin = nn.Linear(self.embedding_channels, out_channels)
 
-    def forward(self, x: Any, edge_index: Any, more: Any = None) -> Any:
+    def forward(self, x: Any, edge_index: Any = None, more: Any = None) -> Any:
         target, h, state = self.schema.target, {}, None
         for t in self.num_inputs:
             if t in self.tables:

@@ -112,7 +112,6 @@ def test_a_mini_batch_with_all_neighbours_and_a_whole_graph_equal_pyg(
         (GCN, "GCN", {}, {}),
         (GAT, "GAT", {"heads": 1}, {}),
         (GATv2, "GAT", {"heads": 1}, {"v2": True}),
-        (GIN, "GIN", {}, {}),
     ],
     ids=name_of,
 )

@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -187,12 +188,16 @@ def plugin_run(path: Path, store: StoredGraph, name: str) -> AnyModel:
 
 
 @pytest.mark.usefixtures("package")
-def test_a_gnn_of_another_package_is_exported_if_it_says_how(tmp_path: Path) -> None:
+def test_a_gnn_of_another_package_is_exported_if_it_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = stored(tmp_path / "store")
     model = plugin_run(tmp_path / "run", store, "ExportedNet")
     assert isinstance(model, GNN)
     done = export(tmp_path / "run")
-    loaded = runpy.run_path(str(done.path / "model.py"))["load"]()
+    monkeypatch.syspath_prepend(done.path)
+    loaded = import_module("model").load()
+    del sys.modules["model"]
     torch.testing.assert_close(loaded(*graph_of(store)), logits_of(store, model.eval()))
 
 
