@@ -68,14 +68,13 @@ def load_plugin(group: str, name: str) -> Any:
         ) from error
 
 
-def told(error: BaseException, place: str = "") -> str:
-    """An exception's class and message, and the last place in a package's code it came through, or
-    else `place`."""
+def told(error: BaseException) -> str:
+    """An exception's class and message, and the last place in a package's code it came through."""
     text = f"{type(error).__name__}: {error}".strip().removesuffix(":")
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] in _packages:
             return f"{text} ({frame.f_code.co_filename}:{line})"
-    return text + place
+    return text
 
 
 @functools.cache  # once imported, a module stays as it is

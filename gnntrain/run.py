@@ -32,7 +32,7 @@ from gnntrain.errors import RunError, UserError, may_mend
 from gnntrain.job import Job, error_text, status_of, summarize
 from gnntrain.joint_run import compare_stores, follow, joined_run, plan_together, tell
 from gnntrain.limits import why_killed
-from gnntrain.metrics import refuse_broken_metrics
+from gnntrain.metrics import outside_metrics
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
@@ -439,7 +439,7 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     fit the graph; or there is no training node, or no whole batch of them."""
     refuse_other_types(config, graph)
     refuse_other_labels(config, graph.dataset, graph.task)
-    refuse_broken_metrics(graph.task, graph.num_outputs)
+    outside_metrics(graph.task)  # imports them
     positive_class(graph, config.task.positive_class)
     is_sampled, evaluation = config.sampler.name == "neighbor", config.evaluation
     if config.model.is_hetero:
