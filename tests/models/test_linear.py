@@ -238,7 +238,8 @@ def test_models_compute_padded_blocks_as_the_cpu_does_blocks_without_padding(
     outer = padded(blocks[1], sources=2)
     features = LazyFeatures(torch.cat([longer, x]), torch.arange(len(longer)))
     with registered("cuda"):
-        for rows in [longer, features] if model.needs.rows else [longer]:
+        taken: list[Any] = [longer, features] if model.needs.rows else [longer]
+        for rows in taken:
             got = results(model, rows, [inner, outer], 4)
             torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
