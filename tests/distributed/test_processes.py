@@ -151,7 +151,8 @@ def test_a_script_needs_its_guard_and_is_left_without_processes(tmp_path: Path) 
     guarded = UNGUARDED.replace("train(Config", 'if __name__ == "__main__": train(Config')
     guarded = guarded.replace("print(", 'if __name__ == "__main__": print(')
     env = environment() | {"XDG_CACHE_HOME": str(tmp_path)}
-    for text in (UNGUARDED, guarded):
+    alone = UNGUARDED.replace("num_processes=2", "").replace("gpus=0", "gpus=0, max_restarts=1")
+    for text in (UNGUARDED, alone, guarded):
         script.write_text(text)
         ended = subprocess.run(
             [sys.executable, script], cwd=tmp_path, env=env, capture_output=True, text=True
