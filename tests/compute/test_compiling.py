@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from gnntrain.compute import compiling
-
 from tests.processes import python
 
 RUN = """

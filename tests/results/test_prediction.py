@@ -367,7 +367,7 @@ def test_another_graph_that_is_unlike_the_runs_is_told(
     assert told(income=np.linspace(40, 60, 60)) == []
     assert main([*strict, "kept.csv"]) == 0
     (line,) = told(income=np.linspace(40, 60, 60) * 100)
-    assert predicted() == [line]  # by the store of the files
+    assert ["income" in line for line in predicted()] == [True]  # by the store of the files
     assert "income" in line
     assert "deviations" in line
     assert "year" in told(year=2026)[0]
