@@ -1,8 +1,5 @@
-"""What torch's devices offer: the one place that knows how CUDA, MPS, XPU and the CPU differ.
-
-A device that is not a CPU is called a GPU. CUDA stands for NVIDIA's GPUs and, with torch's ROCm
-build, for AMD's.
-"""
+"""What torch's devices offer: the one place that knows how CUDA (NVIDIA's GPUs and, with torch's
+ROCm build, AMD's), MPS, XPU and the CPU differ. A device that is not a CPU is called a GPU."""
 
 from __future__ import annotations
 
@@ -51,9 +48,7 @@ def accelerator() -> str | None:
     """
     if torch.cuda.device_count() > 0:  # asks the driver's library
         return "cuda"
-    if not torch.accelerator.is_available():
-        return None
-    found = torch.accelerator.current_accelerator()
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return found.type if found is not None and num_gpus(found.type) else None
 
 
@@ -118,9 +113,9 @@ def free_memory(device: torch.device) -> int:
     if device.type == "mps":  # one memory for CPU and GPU
         room = module.recommended_max_memory() - module.driver_allocated_memory()
         return int(min(room, available_memory()))
-    free = int(module.mem_get_info(device)[0])
     # torch's allocator holds memory that no tensor uses.
-    return free + int(module.memory_reserved(device)) - int(module.memory_allocated(device))
+    held = module.memory_reserved(device) - module.memory_allocated(device)
+    return int(module.mem_get_info(device)[0] + held)
 
 
 def peak_memory(device: torch.device) -> int:
@@ -132,8 +127,7 @@ def peak_memory(device: torch.device) -> int:
 def release_memory() -> None:
     """Give back what torch's allocator holds and no tensor uses, and begin a new peak; on a GPU
     that this process has used."""
-    kind = accelerator()
-    module = None if kind is None else _module(kind)
+    module: Any = _module(accelerator() or "meta")
     if module is not None and getattr(module, "is_initialized", lambda: True)():
         module.empty_cache()
         getattr(module, "reset_peak_memory_stats", lambda: None)()
@@ -184,8 +178,7 @@ def set_rng_state(state: Tensor, device: torch.device) -> None:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's generators of the host and of the device (`torch.manual_seed`: of all devices,
-    also of ones that the caller alone uses)."""
+    """Seed torch's generators of the host and this device (`torch.manual_seed`: of all devices)."""
     torch.default_generator.manual_seed(seed)
     if is_gpu(device):
         _module(device.type).manual_seed(seed)

@@ -14,16 +14,15 @@ directions.
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 from gnntrain.errors import UserError
-from gnntrain.plugins import METRICS, find_plugin, load_plugin, plugin_names, told
+from gnntrain.plugins import METRICS, load_plugin, plugin_names, told
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,19 +45,16 @@ RANKING_METRICS = ("roc_auc", "average_precision")
 
 Compute = Callable[["Tensor", "Tensor"], float]
 """`(outputs, targets) -> value`: float32 `[n, num_outputs]` as the model gives them (of classes:
-logits, a single one for two classes), and the targets, `[n]` or `[n, num_labels]`, on one device.
-Of two classes, the logit and target 1 are those of the positive class. Of quantities, both are
-float64 `[n, num_targets]` in the targets' units, NaN where a target is missing. The value may be a
-number of NumPy or a tensor of one number, too.
-`n` is at least 1. NaN says that the metric is not defined for these targets."""
+logits, a single one for two classes), and the targets, `[n]` or `[n, num_labels]`, on one device;
+`n` is at least 1. Of two classes, the logit and target 1 are those of the positive class. Of
+quantities, both are float64 `[n, num_targets]` in the targets' units, NaN where a target is
+missing. The value may be a tensor of one number; NaN: not defined for these targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A metric of nodes that come in pieces: a small tensor a piece, then one of all, then a value.
-
-    So a metric of any number of nodes takes bounded memory.
-    """
+    """A metric of nodes that come in pieces, in bounded memory: a small tensor a piece, then one of
+    all, then a value."""
 
     of: Callable[[Tensor, Tensor], Tensor]  # a piece's, from outputs and targets as for `Compute`
     value: Callable[[Tensor], float]  # the metric, from the tensor of all pieces
@@ -76,8 +72,18 @@ class Metric:
     tally: Tally | None = None  # computes the same from pieces; None: it needs all outputs at once
 
     def compute(self, outputs: Tensor, targets: Tensor) -> float:
-        """The value as Python's number: JSON takes no other, nor does a checkpoint."""
-        return float(self.function(outputs, targets))
+        """The value as Python's number, as JSON and checkpoints take it; a UserError where another
+        package's code fails, or returns no number."""
+        try:
+            return float(self.function(outputs, targets))
+        except Exception as error:  # its code may raise any
+            if self.name in BUILT_IN_METRICS:
+                raise
+            raise UserError(
+                f"The metric {self.name!r} cannot be computed: {told(error)}.",
+                f"It takes outputs and targets, here {list(outputs.shape)} and "
+                f"{list(targets.shape)}, and returns a number.",
+            ) from error
 
     def cost(self, value: float) -> float:
         """The value with the sign for which less is better, for sorting and comparing."""
@@ -102,13 +108,15 @@ def metric(
         label_kinds: The kinds of labels that it supports, of `LABEL_KINDS` or of your own task.
 
     Raises:
-        ValueError: Another function has the name.
+        ValueError: Another function has the name; or it is for no kind of `LABEL_KINDS`.
     """
 
     def register(compute: Compute) -> Compute:
         known = _REGISTERED.get(name)
         if known is not None and known.function.__module__ != compute.__module__:
             raise ValueError(f"{known.function.__module__} has registered a metric {name!r}")
+        if frozenset(label_kinds).isdisjoint(LABEL_KINDS):
+            raise ValueError(f"label_kinds of {name!r} have none of {', '.join(LABEL_KINDS)}")
         _REGISTERED[name] = Metric(name, compute, higher_is_better, frozenset(label_kinds))
         return compute
 
@@ -116,16 +124,9 @@ def metric(
 
 
 def _tallied(
-    name: str,
-    label_kinds: Collection[str],
-    of: Callable[[Tensor, Tensor], Tensor],
-    value: Callable[[Tensor], float],
-    merged: Callable[[Tensor, Tensor], Tensor] = operator.add,
-    *,
-    higher_is_better: bool = True,
+    name: str, label_kinds: Collection[str], tally: Tally, *, higher_is_better: bool = True
 ) -> Metric:
-    compute = lambda outputs, targets: value(of(outputs, targets))  # noqa: E731
-    tally = Tally(of, value, merged)
+    compute = lambda outputs, targets: tally.value(tally.of(outputs, targets))  # noqa: E731
     return Metric(name, compute, higher_is_better, frozenset(label_kinds), tally)
 
 
@@ -155,47 +156,6 @@ def metrics_for(kind: str) -> tuple[str, ...]:
 def outside_metrics(kind: str) -> tuple[str, ...]:
     """Those of `metrics_for` that other packages offer."""
     return tuple(name for name in metrics_for(kind) if name not in BUILT_IN_METRICS)
-
-
-def refuse_broken_metrics(kind: LabelKind, num_outputs: int) -> None:
-    """Try the metrics of other packages on made-up outputs of this width; a UserError where one has
-    a built-in metric's name, is for no labels, fails, or returns no number."""
-    for name in plugin_names(METRICS):
-        wrong, hint, point = "", "", find_plugin(METRICS, name).value
-        if name in BUILT_IN_METRICS:
-            wrong = "has the name of a built-in metric."
-            hint = "Give it another name, in its entry point and its decorator."
-        elif get_metric(name).label_kinds.isdisjoint(LABEL_KINDS):
-            wrong = "is for no kind of labels."
-            hint = f"Give its label_kinds some of {', '.join(LABEL_KINDS)}."
-        if wrong:
-            raise UserError(f"The metric {name!r} of {point} {wrong}", hint)
-    import torch
-
-    # Each class twice, where there are not too many, and rows enough for a metric of the best 100.
-    num_rows = max(4, min(max(100, 2 * num_outputs), (1 << 20) // num_outputs))
-    shape = (num_rows, num_outputs)
-    outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    row, column = torch.arange(num_rows), torch.arange(num_outputs)
-    targets = row % max(2, num_outputs)
-    if kind == "continuous":
-        outputs = outputs.double()
-        targets = outputs.roll(1, 0)
-    elif kind == "multilabel":
-        targets = (row[:, None] + column) % 2
-    for metric in map(get_metric, outside_metrics(kind)):
-        try:
-            if isinstance(value := metric.function(outputs, targets), str):
-                raise TypeError(f"it returned {value!r}")
-            float(value)
-        except Exception as error:  # another package's code may raise any
-            code = getattr(inspect.unwrap(metric.function), "__code__", None)
-            begin = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
-            raise UserError(
-                f"The metric {metric.name!r} cannot be computed: {told(error, begin)}.",
-                f"It takes outputs and targets, here {list(outputs.shape)} and "
-                f"{list(targets.shape)}, and returns a number.",
-            ) from error
 
 
 def _share(part: Tensor, whole: Tensor) -> float:
@@ -241,11 +201,9 @@ def _f1_macro(counts: Tensor) -> float:
 
 
 def _ranked(name: str, outputs: Tensor, targets: Tensor) -> float:
-    """ROC AUC or average precision; of several labels the mean, NaN where no label can be ranked.
-
-    A label of all nodes or of no node has no ranking. Logits are ranked as they are: of large ones
-    the probabilities in float32 are all 1.
-    """
+    """ROC AUC or average precision; of several labels the mean of those that can be ranked, which
+    neither all nodes have nor none, or NaN. Logits are ranked as they are: of large ones the
+    probabilities in float32 are all 1."""
     import torch
 
     flags, values = targets.view(outputs.shape), []
@@ -325,22 +283,22 @@ def _of_quantities(name: str, moments: Tensor) -> float:
 _RANKED = frozenset(("binary", "multilabel"))
 for _metric in (
     # Of several labels a node, the share of right flags.
-    _tallied("accuracy", CLASS_KINDS, _right_counts, lambda c: _share(*c)),
+    _tallied("accuracy", CLASS_KINDS, Tally(_right_counts, lambda c: _share(*c))),
     Metric("roc_auc", lambda *pair: _ranked("roc_auc", *pair), True, _RANKED),
     Metric("average_precision", lambda *pair: _ranked("average_precision", *pair), True, _RANKED),
     # Of one class a node, the accuracy.
-    _tallied("f1_micro", CLASS_KINDS, _class_counts, lambda c: _share(2 * c[0], c[1] + c[2])),
-    _tallied("f1_macro", CLASS_KINDS, _class_counts, _f1_macro),
-    _tallied("precision", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[1, 1])),
-    _tallied("recall", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[2, 1])),
-    _tallied("f1", ["binary"], _class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1])),
+    _tallied(
+        "f1_micro", CLASS_KINDS, Tally(_class_counts, lambda c: _share(2 * c[0], c[1] + c[2]))
+    ),
+    _tallied("f1_macro", CLASS_KINDS, Tally(_class_counts, _f1_macro)),
+    _tallied("precision", ["binary"], Tally(_class_counts, lambda c: _share(c[0, 1], c[1, 1]))),
+    _tallied("recall", ["binary"], Tally(_class_counts, lambda c: _share(c[0, 1], c[2, 1]))),
+    _tallied("f1", ["binary"], Tally(_class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1]))),
     *(
         _tallied(
             name,
             ["continuous"],
-            _moments,
-            partial(_of_quantities, name),
-            _merged_moments,
+            Tally(_moments, partial(_of_quantities, name), _merged_moments),
             higher_is_better=name == "r2",
         )
         for name in ("r2", "rmse", "mae")
@@ -352,43 +310,4 @@ BUILT_IN_METRICS = tuple(_REGISTERED)
 
 def base_rate() -> Metric:
     """The share of the positive class, beside which an average precision is read."""
-    return _tallied("base_rate", ["binary"], _class_counts, lambda c: _share(c[2, 1], c[2]))
-
-
-def top_metrics(k: int) -> Sequence[Metric]:
-    """`precision@k` and `recall@k`: of the positive class, among the `k` nodes with its largest
-    logits; of fewer nodes, among all.
-
-    Of nodes with equal logits at the k-th place each is as likely to be among them: the values do
-    not depend on the order of nodes.
-    """
-    import torch
-
-    def of(outputs: Tensor, targets: Tensor) -> Tensor:
-        return top(torch.stack([outputs[:, 0], torch.ones_like(outputs[:, 0]), targets]).double())
-
-    def top(rows: Tensor) -> Tensor:
-        """Of each of the `k` largest logits: the logit, its nodes, the positive ones; the nodes of
-        all smaller logits together. float64 `[3, at most k + 1]`, from several of them."""
-        logits = rows[0]
-        is_top = logits >= logits.topk(min(k, len(logits))).values[-1]
-        distinct, row = torch.unique(logits[is_top], return_inverse=True)
-        counts = rows.new_zeros(2, len(distinct)).index_add_(1, row, rows[1:, is_top])
-        rest = torch.cat([logits.new_full([1], -math.inf), rows[1:, ~is_top].sum(dim=1)])
-        return torch.cat([rest[:, None], torch.cat([distinct[None], counts])], dim=1)
-
-    def share(of_all: bool, rows: Tensor) -> float:
-        """The expected positive nodes among the top ones: of the top ones, of all positive ones."""
-        _, nodes, positive = rows.flip(1)
-        taken = (k - (nodes.cumsum(0) - nodes)).clamp(min=0).minimum(nodes)
-        expected = float((positive * taken / nodes.clamp(min=1)).sum())
-        divisor = float((positive if of_all else taken).sum())
-        return expected / divisor if divisor else math.nan
-
-    def merged(one: Tensor, other: Tensor) -> Tensor:
-        return top(torch.cat([one, other], dim=1))
-
-    return [
-        _tallied(f"{name}@{k}", ["binary"], of, partial(share, name == "recall"), merged)
-        for name in ("precision", "recall")
-    ]
+    return _tallied("base_rate", ["binary"], Tally(_class_counts, lambda c: _share(c[2, 1], c[2])))

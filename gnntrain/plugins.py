@@ -54,8 +54,7 @@ def find_plugin(group: str, name: str) -> EntryPoint:
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import the object behind a name; a UserError where no installed package offers it, or its
-    code cannot be imported."""
+    """Import the object behind a name; a UserError where there is none, or its code fails."""
     point = find_plugin(group, name)
     startup.execute(startup.META)  # its code may compute with tensors without data
     _packages.add(point.module.partition(".")[0])
@@ -68,14 +67,13 @@ def load_plugin(group: str, name: str) -> Any:
         ) from error
 
 
-def told(error: BaseException, place: str = "") -> str:
-    """An exception's class and message, and the last place in a package's code it came through, or
-    else `place`."""
+def told(error: BaseException) -> str:
+    """An exception's class and message, and the last place in a package's code it came through."""
     text = f"{type(error).__name__}: {error}".strip().removesuffix(":")
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] in _packages:
             return f"{text} ({frame.f_code.co_filename}:{line})"
-    return text + place
+    return text
 
 
 @functools.cache  # once imported, a module stays as it is

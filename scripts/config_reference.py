@@ -132,16 +132,16 @@ def page() -> str:
 
 
 def listed() -> str:
-    """The text of `keys.json`: by key its meaning and the values that can be listed."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    """The text of `keys.json`: by key the values that can be listed."""
+    found: dict[str, list[str]] = {}
     for section, _, _, keys in tables():
         for key in keys:
             if key.name == f"{section}.name" and section != "run":
                 continue  # `section=name` chooses it
             takes_files = "path" in key.accepts or "text" in key.accepts
-            words = (*found.get(key.name, ("", []))[1], *(() if takes_files else key.choices))
-            found[key.name] = (key.meaning, list(dict.fromkeys(words)))
-    lines = (f"{json.dumps(key)}: {json.dumps(said)}" for key, said in found.items())
+            words = (*found.get(key.name, []), *(() if takes_files else key.choices))
+            found[key.name] = list(dict.fromkeys(words))
+    lines = (f"{json.dumps(key)}: {json.dumps(values)}" for key, values in found.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

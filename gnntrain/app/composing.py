@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -26,15 +27,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app import overrides as syntax
-from gnntrain.config import BuiltinConfig, Config, MLflowConfig, WandBConfig, changed_meaning
+from gnntrain.config import (
+    BuiltinConfig,
+    Config,
+    MLflowConfig,
+    WandBConfig,
+    changed_meaning,
+    from_dict,
+)
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES, PUBLISHED
-from gnntrain.config.reading import from_dict
 from gnntrain.config.section import UNKNOWN
 from gnntrain.config.types import flattened
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import GROUPS, conf_dir, config_groups
-from gnntrain.paths import expanded, is_file, is_folder
+from gnntrain.paths import is_file, is_folder
 
 HYDRAS_ERRORS = (HydraException, OmegaConfBaseException)
 _MOST_INTERPOLATIONS = 32
@@ -62,21 +69,8 @@ def compose_config(
     config_name: str = "config",
     for_here: bool = True,
 ) -> Composed:
-    """The configuration that overrides ask for.
-
-    Args:
-        overrides: `group=option` and `group.key=value`, in Hydra's syntax; and a YAML file to begin
-            with: a whole configuration, as a run directory has it, or the user's own composition.
-            Hydra's own keys are left to Hydra.
-        config_dirs, config_path, config_name: As for `Sources`.
-        for_here: Whether this machine must have all that the configuration asks for.
-
-    Raises:
-        ConfigError: With every mistake.
-    """
-    sources = Sources(config_dirs, config_path, config_name)
-    texts, sources = sources.searched(overrides)
-    return sources.compose(texts, for_here=for_here)
+    """The configuration that overrides ask for; see `Sources`, and its `compose`."""
+    return Sources(config_dirs, config_path, config_name).compose(overrides, for_here=for_here)
 
 
 @dataclass(frozen=True)
@@ -105,19 +99,6 @@ class Sources:
         """What Hydra has made of choices."""
         return {}
 
-    def searched(self, typed: Sequence[str]) -> tuple[list[str], Sources]:
-        """The overrides without folders in `hydra.searchpath`, and the sources with them: the
-        options in these folders have to be known here."""
-        texts, folders = list(typed), list(self.config_dirs)
-        for text in typed:
-            parsed = syntax.parse_override(text) if "hydra.searchpath" in text else None
-            value: Any = parsed and parsed[0].value()
-            paths = [str(path).removeprefix("file://") for path in value or ()]
-            if isinstance(value, list) and not any("://" in path for path in paths):
-                texts.remove(text)
-                folders += map(expanded, paths)
-        return texts, replace(self, config_dirs=folders)
-
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the places of the user's own YAML files."""
         for folder in self.folders:
@@ -135,18 +116,26 @@ class Sources:
                 yield Problem("--config-dir", str(file), expects, f"rename {file.name}")
 
     def compose(self, overrides: Sequence[str], *, for_here: bool = True) -> Composed:
-        """As `compose_config`."""
+        """The configuration that overrides ask for.
+
+        Args:
+            overrides: `group=option` and `group.key=value`, in Hydra's syntax; and a YAML file to
+                begin with, see `with_file`. Hydra's own keys are left to Hydra.
+            for_here: Whether this machine must have all that the configuration asks for.
+
+        Raises:
+            ConfigError: With every mistake.
+        """
         problems, groups = [*self.problems()], self.groups
         are_files_sound = not problems
-        texts, places = syntax.with_file(overrides, groups, problems)
-        parsed = syntax.parse_overrides(texts, groups, problems)
-        ours = [one for one in parsed if not syntax.is_hydras(one)]
+        texts = syntax.with_file(overrides, groups, problems)
+        parsed = [*syntax.parse_overrides(texts, groups, problems)]
         if not are_files_sound:
             raise ConfigError(problems)
         # Of a group whose option is wrong no key is judged.
-        unsure = {problem.key for problem in problems if problem.key in groups}
-        sound = [one for one in ours if one.key_or_group.split(".")[0] not in unsure]
-        choices = [one for one in sound if syntax.is_choice(one, groups)]
+        unsure = {"hydra"} | {problem.key for problem in problems if problem.key in groups}
+        ours = [one for one in parsed if re.split("[./@]", one.key_or_group)[0] not in unsure]
+        choices = [one for one in ours if syntax.is_choice(one, groups)]
         lines = (line for one in choices for line in syntax.hydra_lines(one, groups))
         chosen = tuple(dict.fromkeys(lines))
         try:
@@ -158,14 +147,10 @@ class Sources:
             expects = f"files that fit together: {' '.join(str(error).split())}"
             problems.append(Problem("", " ".join(chosen), expects))
             raise ConfigError(problems) from error
-        for override in sound:
+        for override in ours:
             if override not in choices:
                 set_key(node, override, groups, problems)
-        try:
-            return Composed(judged(node, problems, saved=self.is_saved, for_here=for_here))
-        except ConfigError as error:
-            told = [replace(one, place=places.get(one.key)) for one in error.problems]
-            raise ConfigError(told) from None
+        return Composed(judged(node, problems, saved=self.is_saved, for_here=for_here))
 
     def compose_files(self, lines: Sequence[str]) -> DictConfig:
         """What Hydra makes of overrides in its own form, also while its main runs.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 import time
 from argparse import Namespace
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from gnntrain.atomic_io import atomic_write
 from gnntrain.commands.parsing import command, composed, option, say
 from gnntrain.errors import RunError, UserError
-from gnntrain.groups import conf_dir, config_groups
 from gnntrain.paths import expanded, is_folder
 
 if TYPE_CHECKING:
@@ -220,44 +218,6 @@ def clean(arguments: Namespace) -> int:
     say(f"removed {total(removed)}")
     if refused:
         raise RunError(refused[0], f"{len(refused)} in all." if len(refused) > 1 else None)
-    return 0
-
-
-@command("EXPERIMENT FILE", least=2)
-def cp(arguments: Namespace) -> int:
-    """copy a shipped recipe's YAML file, for you to edit
-
-    FILE is FOLDER/experiment/NAME.yaml with a NAME of your own; the command that uses it is
-    printed. GROUP/OPTION copies any other shipped file, to FOLDER/GROUP/NAME.yaml.
-
-    examples:
-      gnntrain cp cora_gcn my_conf/experiment/my_cora.yaml
-      gnntrain cp model/sage my_conf/model/wide_sage.yaml
-    """
-    from gnntrain.config.problems import meant_or
-
-    named, target = arguments.words[0], Path(arguments.words[1]).expanduser()
-    group, option = named.split("/", 1) if "/" in named else ("experiment", named)
-    groups = config_groups()
-    for what, word, known in (("group", group, [*groups]), (group, option, groups.get(group, []))):
-        if word not in known:
-            hint = meant_or(word, known, f"There are {', '.join(known)}.")
-            raise UserError(f"there is no {what} {word!r}", hint)
-    is_found = target.absolute().parent.name == group and target.suffix == ".yaml"
-    if not is_found or target.stem in groups[group]:
-        what = f"{target} would not be found: --config-dir looks for FOLDER/{group}/NAME.yaml"
-        hint = f"Type `gnntrain cp {named} my_conf/{group}/NAME.yaml`, with a NAME of your own."
-        raise UserError(what, hint)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("x", encoding="utf-8") as file:
-            file.write((conf_dir() / group / f"{option}.yaml").read_text(encoding="utf-8"))
-    except OSError as error:
-        what = f"{target} cannot be written, nothing was overwritten: {error.strerror or error}"
-        raise UserError(what, "Choose another place.") from error
-    say(f"copied {group}={option} to {target}; edit it, then type")
-    folder = shlex.quote(str(target.parent.parent))
-    say(f"  gnntrain --config-dir {folder} {group}={target.stem}")
     return 0
 
 

@@ -52,7 +52,6 @@ def evaluate(arguments: Namespace) -> int:
     option(
         "--nodes", "NODES", "all (default), train, val, test, or a file of node ids", default="all"
     ),
-    option("--spreadsheet-safe", "", "an apostrophe before texts of a csv that begin with = + - @"),
     option("--strict", "", "refuse another graph that is unlike the run's: no mere warning"),
     least=1,
 )
@@ -83,7 +82,6 @@ def predict(arguments: Namespace) -> int:
         config=config,
         reread=any(map(_is_about_graph, overrides)),
         strict=arguments.strict,
-        spreadsheet_safe=arguments.spreadsheet_safe,
     )
     say(f"{done.path}: {done.what} of {done.num_rows:,} nodes of {done.dataset}")
     say(f"by {done.run}, best epoch {done.epoch}")

@@ -106,8 +106,7 @@ def _run_hydra(arguments: Namespace) -> int:
     from gnntrain.config import ConfigError
 
     sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
-    typed, sources = sources.searched(arguments.overrides)
-    is_sweep = arguments.multirun
+    typed, is_sweep = arguments.overrides, arguments.multirun
     flags = [*arguments.hydra, *["--multirun"] * is_sweep]
 
     def judge() -> None:

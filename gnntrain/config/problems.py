@@ -20,7 +20,6 @@ class Problem:
     value: str  # as written
     expected: str  # what the key accepts, or why the value cannot be right
     hint: str | None = None  # what to write instead; None where `expected` says it
-    place: str | None = None  # file and line that say so; None: the command line
 
     @property
     def assignment(self) -> str:
@@ -47,8 +46,7 @@ def told(problems: Iterable[Problem], where: str) -> str:
     """One message that lists all mistakes in `where`; a long list of choices comes last."""
     rows = [("given", "expected", "")]
     for one in problems:
-        given = one.assignment + (f"  ({one.place})" if one.place else "")
-        expected, hint = one.expected, one.hint or ""
+        given, expected, hint = one.assignment, one.expected, one.hint or ""
         is_long_list = len(expected) > _WIDEST and hint.startswith("did you mean")
         rows.append((given, hint, expected) if is_long_list else (given, expected, hint))
     columns = [*zip(*rows, strict=True)][:2]

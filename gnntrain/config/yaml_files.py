@@ -37,19 +37,6 @@ def read_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from error
 
 
-def key_lines(text: str) -> dict[str, int]:
-    """The line of each key by its dotted name, in YAML that `read_yaml` has read."""
-    lines: dict[str, int] = {}
-    todo = [("", yaml.SafeLoader(text).get_single_node())]
-    while todo:
-        prefix, node = todo.pop()
-        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-            name = f"{prefix}{key.value}"
-            lines[name] = key.start_mark.line + 1
-            todo.append((f"{name}.", value))
-    return lines
-
-
 def bracket_depth(text: str) -> int:
     """How deep brackets nest, those in quoted text counted too."""
     return max(accumulate((part in "[{") - (part in "]}") for part in text), default=0)

@@ -3,7 +3,6 @@ results at the end. rich prints."""
 
 from __future__ import annotations
 
-import io
 import math
 import shlex
 import sys
@@ -40,7 +39,7 @@ DOT = " · "
 _GAP = "  "
 _INDENT, _LABEL = 2, 10
 _REFRESH_SECONDS, _QUIET_SECONDS = 0.2, 60.0
-_BAR, _CURVE, _NARROWEST, _NOTEBOOK_WIDTH = 40, 60, 8, 100
+_BAR, _CURVE, _NARROWEST = 40, 60, 8
 _MOST_ROWS, _MOST_RANKED = 100, 10
 _STYLES = {"completed": "bold green", "failed": "bold red"}
 
@@ -60,8 +59,7 @@ class Display:
     """Lines that stay, above progress bars. A context manager that restores the terminal.
 
     On a terminal the bars are drawn when there is news, five times a second at most; no thread
-    draws them. In a log they are a line a minute, where no other line was printed. In a notebook,
-    all of it is one output of the cell, which is replaced.
+    draws them. In a log they are a line a minute, where no other line was printed.
 
     Args:
         stream: The output; standard output where ``None``.
@@ -71,17 +69,12 @@ class Display:
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-        in_notebook = stream is None and hasattr(shell, "kernel")
-        self._page = io.StringIO() if in_notebook else None
-        self._cell: Any = None
-        output = TolerantStream(self._page or stream or sys.stdout)
+        output = TolerantStream(stream or sys.stdout)
         self._rich = tables.plain_console(output)
-        self.is_live = in_notebook or (output.isatty() and not self._rich.is_dumb_terminal)
-        if in_notebook or not self.is_live:  # a log keeps its lines whole
+        self.is_live = output.isatty() and not self._rich.is_dumb_terminal
+        if not self.is_live:  # a log keeps its lines whole
             # Rich ignores a width without a height on a terminal that is TERM=dumb.
-            width = _NOTEBOOK_WIDTH if in_notebook else tables.WHOLE
-            self._rich.size = ConsoleDimensions(width, 25)
+            self._rich.size = ConsoleDimensions(tables.WHOLE, 25)
         self.width = self._rich.width
         self._widths: dict[str, int] = {}  # of the table's columns
         self._clock, self._printed, self._drawn = clock, clock(), -math.inf
@@ -111,11 +104,8 @@ class Display:
         now = self._clock()
         if self.is_live and now - self._drawn >= _REFRESH_SECONDS:
             self._drawn = now
-            if self._page is not None:
-                self._show(self.bars.get_renderable())
-            else:
-                self.bars.start()
-                self.bars.refresh()
+            self.bars.start()
+            self.bars.refresh()
         elif not self.is_live and self.bars.tasks and now - self._printed >= _QUIET_SECONDS:
             words = []
             for task in self.bars.tasks:
@@ -188,21 +178,6 @@ class Display:
     def _print(self, block: RenderableType, *, soft_wrap: bool = False) -> None:
         self._rich.print(block, soft_wrap=soft_wrap)
         self._printed = self._clock()
-        if self._page is not None:
-            self._show("")
-
-    def _show(self, below: RenderableType) -> None:
-        """Show all lines so far, and what stands below them, in place of the cell's output."""
-        from IPython.display import display
-
-        assert self._page is not None
-        with self._rich.capture() as captured:
-            self._rich.print(below, end="")
-        bundle = {"text/plain": self._page.getvalue() + captured.get()}
-        if self._cell is None:
-            self._cell = display(bundle, raw=True, display_id=True)
-        else:
-            self._cell.update(bundle, raw=True)
 
 
 class Console(Display):

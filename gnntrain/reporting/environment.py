@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import os
 import platform
 import re
@@ -91,7 +90,7 @@ def _output(*command: str) -> str:
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """Name, memory and driver of every GPU that ``nvidia-smi`` or ``rocm-smi`` lists, else of those
+    """Name, memory and driver of every GPU that ``nvidia-smi`` lists, else name and memory of those
     of Apple or Intel that torch sees."""
     found: list[tuple[str, int | None, str | None]] = []
     query = "--query-gpu=name,memory.total,driver_version"
@@ -99,15 +98,6 @@ def visible_gpus() -> list[dict[str, Any]]:
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) == 3:
             found.append((row[0], int(row[1]) * 2**20 if row[1].isdigit() else None, row[2]))
-    with contextlib.suppress(ValueError):  # no JSON
-        flags = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
-        cards: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags))
-        driver = cards.pop("system", {}).get("Driver version")
-        for card in cards.values():
-            facts = {key.lower(): value for key, value in card.items()}
-            name = facts.get("card series") or facts.get("device name") or "AMD GPU"
-            size = facts.get("vram total memory (b)", "")
-            found.append((name, int(size) if size.isdigit() else None, driver))
     if not found:
         with contextlib.suppress(ImportError):  # torch is not installed, or is broken
             import torch

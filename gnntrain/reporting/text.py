@@ -3,7 +3,6 @@ never ends a run."""
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import math
 import os
@@ -18,10 +17,6 @@ import numpy as np
 from gnntrain.metrics import LabelKind
 
 _BARS = "▁▂▃▄▅▆▇█"
-_ASCII: dict[int, int | str] = str.maketrans(f"{_BARS}·…━", "_.-~=+*#|~-") | {
-    ord("→"): "->",
-    ord("±"): "+-",
-}
 _SHOWN_METRICS = {
     **{"roc_auc": "ROC AUC", "average_precision": "AP", "r2": "R2", "rmse": "RMSE", "mae": "MAE"},
     **{"f1": "F1", "f1_micro": "F1 micro", "f1_macro": "F1 macro"},
@@ -165,9 +160,9 @@ class TolerantStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write ``text``, with ASCII in place of characters that the encoding lacks."""
+        """Write ``text``, with `?` in place of characters that the encoding lacks."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        self._tolerant("write", text.encode(encoding, errors="gnntrain.ascii").decode(encoding))
+        self._tolerant("write", text.encode(encoding, errors="replace").decode(encoding))
         return len(text)
 
     def flush(self) -> None:
@@ -197,12 +192,3 @@ def restore_terminal() -> None:
     if output.isatty():
         output.write("\x1b[?25h")
         output.flush()
-
-
-def _to_ascii(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    text = error.object[error.start : error.end].translate(_ASCII)
-    return text.encode("ascii", errors="backslashreplace").decode(), error.end
-
-
-codecs.register_error("gnntrain.ascii", _to_ascii)

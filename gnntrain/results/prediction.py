@@ -35,7 +35,6 @@ from gnntrain.tasks.base import Column, Columns
 
 EMBEDDINGS = "embeddings"
 _CHUNK_NUMBERS = 1 << 20
-_FORMULA = r"\A([=+@-])"  # how a cell begins that a spreadsheet computes
 _log = logging.getLogger("gnntrain")
 
 
@@ -63,7 +62,6 @@ def predict(
     data: object = None,
     reread: bool = False,
     strict: bool = False,
-    spreadsheet_safe: bool = False,
 ) -> Prediction:
     """Write what a run's best model predicts.
 
@@ -85,7 +83,6 @@ def predict(
         reread: Predict for the files of the data set as they are today, also where they are those
             of the run and have changed since.
         strict: Refuse another graph that is unlike the run's, which is else a warning.
-        spreadsheet_safe: See `Result`.
 
     Raises:
         UserError: A word, a file or a graph that is not as it must be.
@@ -146,7 +143,7 @@ def predict(
         rows, made = outputs.outputs, outputs.columns(what)
     for column in made.columns:
         columns.append(replace(column, values=partial(_values, column, rows)))
-    result = Result(chosen, columns, made.notes, spreadsheet_safe)
+    result = Result(chosen, columns, made.notes)
     try:
         with atomic_write(path) as file:
             _WRITERS[path.suffix.lower()](file, result)
@@ -172,13 +169,11 @@ class Result:
         columns: First the nodes' ids, then what is said of each, `values` by nodes (int64 `[n]`).
             An npy file holds the second one.
         notes: Small arrays that an npz file holds as well.
-        spreadsheet_safe: Whether texts of a CSV file that begin as a formula get an apostrophe.
     """
 
     nodes: Int64Array | int
     columns: Sequence[Column]
     notes: Mapping[str, AnyArray]
-    spreadsheet_safe: bool
 
     @property
     def num_rows(self) -> int:
@@ -226,26 +221,13 @@ def _write_parquet(file: IO[bytes], result: Result) -> None:
 
 def _write_csv(file: IO[bytes], result: Result) -> None:
     import pyarrow as pa
-    from pyarrow import compute
     from pyarrow import csv as arrow_csv
 
-    has_formulas = False
-
-    def checked(column: Any) -> Any:
-        """Texts, where asked with an apostrophe before each that begins as a formula."""
-        nonlocal has_formulas
-        if not pa.types.is_string(column.type):
-            return column
-        safe = compute.replace_substring_regex(column, _FORMULA, r"'\1")
-        has_formulas = has_formulas or not safe.equals(column)
-        return safe if result.spreadsheet_safe else column
-
     header, names = io.StringIO(newline=""), _batch(result, torch.arange(0)).schema.names
-    csv.writer(header, lineterminator="\n").writerow(checked(pa.array(names)).to_pylist())
+    csv.writer(header, lineterminator="\n").writerow(names)
     file.write(header.getvalue().encode())
     for nodes in result.chunks():
-        columns = [checked(column) for column in _batch(result, nodes).columns]
-        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        batch = _batch(result, nodes)
         for style in ("none", "needed"):  # Arrow quotes all texts or none: none where none needs it
             buffer = io.BytesIO()
             options = arrow_csv.WriteOptions(include_header=False, quoting_style=style)
@@ -253,11 +235,6 @@ def _write_csv(file: IO[bytes], result: Result) -> None:
                 arrow_csv.write_csv(batch, buffer, options)
                 break
         file.write(buffer.getvalue())
-    if has_formulas and not result.spreadsheet_safe:
-        _log.warning(
-            "Ids or names begin with =, +, - or @, which a spreadsheet takes for formulas: "
-            "--spreadsheet-safe puts an apostrophe before them."
-        )
 
 
 def _batch(result: Result, nodes: Tensor) -> Any:

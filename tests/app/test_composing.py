@@ -43,8 +43,6 @@ def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
         ("logger=[jsonl,csv]", ["jsonl", "csv"]),
         ("logger=csv", ["csv"]),
         ("logger=[]", []),
-        ("~logger", ["jsonl"]),
-        ("~logger ~logger", ["jsonl"]),
     ],
 )
 def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
@@ -105,11 +103,8 @@ def test_mistakes_of_every_kind_come_together() -> None:
         ("model.name=gat", "write model=gat"),
         ("cora", "did you mean dataset=cora?"),
         ("sampler.fan_outs=25,10", "a list is written [a,b]"),
-        ("trainer.seed=[1", "close each bracket"),
         ("trainer..lr=1", "None"),
-        ("trainer.lr", "without spaces around the ="),
-        ("trainer.lr@model=1", "without spaces around the ="),
-        ("model=gat, dataset=cora", "as an argument of its own"),
+        ("trainer.lr@model=1", "None"),
     ],
 )
 def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
@@ -198,17 +193,9 @@ def test_a_run_can_begin_with_the_file_of_a_whole_configuration(tmp_path: Path) 
     assert other.dataset == begun.config.dataset
 
 
-COMPOSITIONS = [
-    "dataset: cora\nmodel: {hidden_channels: 8}\n",
-    "defaults: [{dataset: cora}]\nmodel: {hidden_channels: 8}\n",
-    "defaults: [{override /dataset: cora}, _self_]\nmodel: {hidden_channels: 8}\n",
-]
-
-
-@pytest.mark.parametrize("text", COMPOSITIONS)
-def test_a_file_may_choose_options_as_hydras_users_do(text: str, tmp_path: Path) -> None:
+def test_a_file_may_choose_options(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(text)
+    file.write_text("dataset: cora\nmodel: {hidden_channels: 8}\n")
     expected = compose_config(["dataset=cora", "model.hidden_channels=8"]).config
     assert compose_config([str(file)]).config == expected
     other = compose_config([str(file), "dataset=pubmed", "model.hidden_channels=4"]).config
@@ -218,8 +205,7 @@ def test_a_file_may_choose_options_as_hydras_users_do(text: str, tmp_path: Path)
 def test_a_file_may_choose_an_experiment_and_change_its_keys(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
-        "defaults: [{experiment: cora_gcn}, {logger: [csv]}]\ndataset: {root: raw}\n"
-        "trainer: {epochs: 3}\n"
+        "experiment: cora_gcn\nlogger: [csv]\ndataset: {root: raw}\ntrainer: {epochs: 3}\n"
     )
     typed = ["experiment=cora_gcn", "logger=[csv]", "dataset.root=raw", "trainer.epochs=3"]
     assert compose_config([str(file)]).config == compose_config(typed).config
@@ -229,14 +215,13 @@ def test_a_file_may_choose_an_experiment_and_change_its_keys(tmp_path: Path) -> 
     ("text", "key", "hint"),
     [
         ("dataset: corra\ntrainer: {lr: 0.1}\n", "dataset", "did you mean cora?"),
-        ("defaults: [{dataset: corra}]\n", "dataset", "did you mean cora?"),
-        ("defaults: [base]\n", "defaults", None),
+        ("defaults: [base]\n", "defaults", "write `dataset: cora`"),
         ("dataset: cora\ntrainer: {epoch: 1}\n", "trainer.epoch", "trainer.epochs"),
+        ("trainer: {'a b': 1}\n", "trainer.a b", None),
+        ("trainer: {lr=5: 1}\n", "trainer.lr=5", None),
     ],
 )
-def test_mistakes_in_a_composition_are_told(
-    text: str, key: str, hint: str | None, tmp_path: Path
-) -> None:
+def test_mistakes_in_a_file_are_told(text: str, key: str, hint: str | None, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     (problem,) = problems_of(str(file))
@@ -244,7 +229,7 @@ def test_mistakes_in_a_composition_are_told(
     assert (hint or "") in (problem.hint or "")
 
 
-@pytest.mark.parametrize("before", ["", "dataset: cora\n", "defaults: [{model: gat}]\n"])
+@pytest.mark.parametrize("before", ["", "dataset: cora\n"])
 def test_the_keys_of_a_file_stay_set_whatever_option_is_chosen(before: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
@@ -260,50 +245,36 @@ def test_the_keys_of_a_file_stay_set_whatever_option_is_chosen(before: str, tmp_
     assert compose_config([str(file), *typed], for_here=False).config == expected
 
 
-def test_a_key_that_the_chosen_option_does_not_have_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_key_that_the_chosen_option_does_not_have_is_told(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("trainer: {epochs: 3}\nmodel:\n  hidden_channels: 8\n  heads: 4\n")
     assert compose_config([str(file), "model=gat"]).config.model.heads == 4  # type: ignore[attr-defined]
-    problem = only_problem(str(file), "model=gcn")
-    assert (problem.key, problem.place) == ("model.heads", f"{file}, line 4")
-    typed = only_problem(str(file), "model=gat", "model.heads=3")
-    assert (typed.key, typed.place) == ("model.heads", None)
-    for key in ("a b", "lr=5"):
-        file.write_text(f"trainer:\n  {key}: 1\n")
-        odd = only_problem(str(file))
-        assert (odd.key, odd.expected) == (f"trainer.{key}", "no such key")
-        assert odd.place == f"{file}, line 2"
+    assert only_problem(str(file), "model=gcn").key == "model.heads"
 
 
 @pytest.mark.parametrize(
-    ("option", "dropped"),
+    ("option", "is_other"),
     [
-        ("model=sage", "name:gat"),
-        ("trainer=fast", "epochs:7"),
-        ("logger=csv", "wandb"),
-        ("dataset=cora", "name:synthetic"),
-        ("model=gat", None),
-        ("dataset=synthetic", None),
+        ("model=sage", True),
+        ("logger=csv", True),
+        ("dataset=cora", True),
+        ("model=gat", False),
+        ("dataset=synthetic", False),
     ],
 )
-def test_a_section_of_another_option_gives_way_with_a_line_that_says_so(
-    option: str, dropped: str | None, own_conf: Path, caplog: pytest.LogCaptureFixture
+def test_a_section_that_names_another_option_gives_way(
+    option: str, is_other: bool, tmp_path: Path
 ) -> None:
-    (own_conf / "trainer").mkdir()
-    (own_conf / "trainer" / "fast.yaml").write_text("defaults: [default]\nepochs: 2\n")
     whole = ["model=gat", "model.heads=4", "trainer.epochs=7", "logger=[wandb]", "run.name=x"]
-    begun = compose_config(whole, for_here=False).config
-    file = own_conf / "config.yaml"
-    file.write_text(compose_config(whole, for_here=False).yaml)
-    config = compose_config([str(file), option], [own_conf], for_here=False).config
+    begun = compose_config(whole, for_here=False)
+    file = tmp_path / "config.yaml"
+    file.write_text(begun.yaml)
+    config = compose_config([str(file), option], for_here=False).config
     group = option.partition("=")[0]
-    alone = compose_config([option], [own_conf], for_here=False).config
-    chosen = getattr(begun if dropped is None else alone, group)
-    assert config == begun.model_copy(update={group: chosen, "run": config.run})
+    alone = compose_config([option], for_here=False).config if is_other else begun.config
+    chosen = getattr(alone, group)
+    assert config == begun.config.model_copy(update={group: chosen, "run": config.run})
     assert config.run.name is None
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == (dropped is not None)
-    assert all(str(dropped) in line and option in line for line in said)
 
 
 def test_hydras_own_keys_are_left_to_hydra() -> None:
@@ -318,7 +289,7 @@ def test_hydras_own_keys_are_left_to_hydra() -> None:
         ("[1, 2]", "there are no keys in it"),
         ("1: {a: 2}", "no such key"),
         ("{dataset: cora, true: x}", "no such key"),
-        ("a: [", "a configuration that can be read"),
+        ("a: [", "one configuration that can be read"),
         (None, "No such file"),
     ],
 )
@@ -347,11 +318,8 @@ def test_a_few_lines_of_yaml_that_stand_for_more_than_memory_holds_are_refused(
     assert "more than 100,000 values" in problem.expected
 
 
-def test_one_file_is_enough_and_no_recipe_goes_with_it(tmp_path: Path) -> None:
+def test_one_file_is_enough(tmp_path: Path) -> None:
     file = tmp_path / "best.yaml"
     file.write_text("{}")
-    found = problems_of(str(file), str(tmp_path / "other.yaml"), "experiment=cora_gcn")
-    assert {problem.expected.split(":")[0] for problem in found} >= {
-        "one file of a whole configuration",
-        "no experiment beside a whole configuration",
-    }
+    problem = only_problem(str(file), str(tmp_path / "other.yaml"))
+    assert problem.expected.startswith("one configuration")

@@ -131,7 +131,6 @@ def test_callbacks_hear_of_success_and_failure(
         "dataset: cora\nhydra: {job_logging: {version: 1, formatters: {x: {(): NOTING}}}}\n",
         "model: {options: {a: [{_target_: NOTING}]}}\n",
         "dataset: FOLDER/option\n",
-        "defaults: [{dataset: FOLDER/option}]\n",
     ],
 )
 @pytest.mark.parametrize("flags", [[], ["-m", "hydra/sweeper=basic", "trainer.lr=1,2"]])
@@ -214,21 +213,6 @@ def test_mistakes_beside_a_primary_configuration_of_the_users_own(
     assert [text for text in typed if text not in err] == []
 
 
-@pytest.mark.parametrize("command", [[], ["-m", "hydra/sweeper=basic"]])
-def test_options_in_hydras_search_path_are_known(
-    command: list[str], run: FakeRun, own_conf: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (own_conf / "experiment").mkdir()
-    (own_conf / "experiment" / "quick.yaml").write_text(
-        "# @package _global_\ntrainer: {epochs: 3}\n"
-    )
-    for path in ("mine", f"file://{own_conf}"):
-        assert main([*command, f"hydra.searchpath=[{path}]", "experiment=quick"]) == 0
-        assert run.asked[-1][0].trainer.epochs == 3
-    assert main([*command, "hydra.searchpath=[mine]", "experiment=quik"]) == 2
-    assert "did you mean quick?" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("typed", "seeds"), [([], {1, 2}), (["trainer.seed=5"], {5}), (["trainer.seed=7,8"], {7, 8})]
 )
@@ -278,7 +262,6 @@ def test_config_path_takes_the_place_of_conf(
         (["--resolve"], ["--resolve"]),
         (["--info", "--run"], ["--run"]),
         (["--info", "nope"], ["'nope'"]),
-        (["hydra.searchpath=[nowhere]", "model=gta"], ["nowhere", "model=gta"]),
         (["hydra/launcher=joblib", "hydra.launcher.n_jobs=two"], ["'two'"]),
         (["~trainer.lrr"], ["~trainer.lrr"]),
         (["-m", "hydra/sweeper=basic", "hydra.sweep.dir=/proc/version"], ["/proc/version"]),
@@ -309,14 +292,12 @@ REMOVED = ["model.options.width=3", "~model.options.width"]
     "typed",
     [
         ["trainer.lr=0.5", "~trainer.epochs"],
-        ["trainer.lr=0.5", "~trainer.clip_norm", "+trainer.epochs=1"],
+        ["trainer.lr=0.5", "+trainer.epochs=1"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", *REMOVED],
-        ["trainer.lr=0.5", "~logger", "~logger"],
-        ["trainer.lr=0.5", "+model=gat"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "+model.options.width=3"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "model.options.width=3"],
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "model.options={width: 3}"],
-        ["trainer.lr=0.5", "dataset=own_data", "dataset.split=1"],
+        ["trainer.lr=0.5", "dataset=own_data", "dataset.split=1", "model=own_model"],
         ["trainer.lr=0.5", "dataset.root=~/a b"],
         ["trainer.lr=0.5", "experiment=null"],
         ["trainer.lr=0.5", "~dataset"],

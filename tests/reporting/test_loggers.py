@@ -130,7 +130,7 @@ def test_mlflow_gets_configuration_epochs_and_end(
     run: RunDirectory, services: SimpleNamespace
 ) -> None:
     options = {"mlflow": {"tracking_uri": "file:somewhere", "experiment": "graphs"}}
-    metrics, mlflow = {"val": {"accuracy": 0.5, "precision@100": 0.25}}, services.mlflow
+    metrics, mlflow = {"val": {"accuracy": 0.5, "hits@10": 0.25}}, services.mlflow
     config = {**CONFIG, "many": {f"key{number}": number for number in range(250)}}
     play(build_loggers(options, run, config), record(1, metrics=metrics))
     mlflow.set_tracking_uri.assert_called_once_with("file:somewhere")
@@ -143,7 +143,7 @@ def test_mlflow_gets_configuration_epochs_and_end(
     assert parameters["many.key249"] == 249
     ((row,), step) = mlflow.log_metrics.call_args_list[0]
     assert (step, row["train/loss"]) == ({"step": 1}, 1.9375)
-    assert row["val/precision_at_100"] == 0.25
+    assert row["val/hits_at_10"] == 0.25
     mlflow.end_run.assert_called_once_with(status="FINISHED")
 
 

@@ -107,29 +107,6 @@ def test_of_two_classes_both_have_a_probability(tmp_path: Path) -> None:
     assert list(columns(tmp_path / "l.csv")) == ["node", "logit"]
 
 
-def test_texts_that_a_spreadsheet_would_compute_are_told_and_quoted_where_asked(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ids = [f"{'=+-@'[i % 4]}cmd|{i}" if i > 50 else f"n={i}" for i in range(60)]
-    data = random_graph(node_ids=encoded(ids), class_names=encoded(["=1+1", "+b", "c"]))
-    run_of(tmp_path / "run", stored(tmp_path / "risky", data), SAGE)
-    plain = columns(predict(tmp_path / "run", tmp_path / "a.csv").path)
-    assert plain["node"] == ids
-    assert caplog.text.count("--spreadsheet-safe") == 1
-    caplog.clear()
-    safe = columns(predict(tmp_path / "run", tmp_path / "b.csv", spreadsheet_safe=True).path)
-    for name, values in plain.items():
-        quoted = [f"'{v}" if v[0] in "=+-@" else v for v in values]
-        assert safe[name] == quoted
-    assert safe["node"] != ids
-    out = predict(
-        tmp_path / "run", tmp_path / "c.csv", what="probabilities", spreadsheet_safe=True
-    ).path
-    assert not [name for name in columns(out) if name[0] in "=+-@"]
-    predict(tmp_path / "run", tmp_path / "d.parquet")
-    assert caplog.text == ""
-
-
 def test_several_labels_are_0_or_1_each(tmp_path: Path) -> None:
     data = random_graph(task="multilabel", class_names=encoded(NAMES))
     store = stored(tmp_path / "store", data)
