@@ -24,7 +24,7 @@ from gnntrain.config import Config
 from gnntrain.errors import Diverged, RankLost, RunError, UserError
 from gnntrain.reporting.rundir import RunPlace
 from tests.report.samples import write_run
-from tests.sweep.threads import ThreadProcess
+from tests.sweep.test_trial_runner import ThreadProcess
 
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
 SUMMARY = {"status": "completed", "metric": "accuracy", "val": {"accuracy": 0.5}, "test": {}}

@@ -26,10 +26,8 @@ SHORT = ["trainer.epochs=6", "trainer.lr=0.02", "model.dropout=0"]
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    install_hills(tmp_path / "site", monkeypatch, "hills_of_others")
+def _hills(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_hills(here / "site", monkeypatch, "hills_of_others")
 
 
 @pytest.fixture(scope="module")
