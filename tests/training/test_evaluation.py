@@ -652,7 +652,7 @@ def measure_length(context: DistributedContext, folder: Path) -> None:
 
 
 def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
-    num_nodes, num_machines = 100_000, 2
+    num_nodes, num_machines = 100_000, 4
     splits = np.split(np.random.default_rng(0).permutation(num_nodes)[:900], [500, 700])
     data = random_graph(
         num_nodes, 2 * num_nodes, splits=dict(zip(("train", "val", "test"), splits, strict=True))
