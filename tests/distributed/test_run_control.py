@@ -103,14 +103,11 @@ def test_a_rank_that_waited_in_vain_is_told_from_one_that_failed(
 
 @examples(50)
 @given(st.text(), st.sampled_from(["", "x", "\U0001f4a5", "\ud800", "\x00"]))
-def test_messages_of_any_kind_and_length_are_stored(words: str, more: str) -> None:
+def test_messages_of_any_kind_are_stored(words: str, more: str) -> None:
     control = RunControl()
-    message = words + 50_000 * more
-    fail(control, RunError(message, message))
+    fail(control, RunError(words + more, more))
     cause = first(control)
-    assert message.startswith(cause.message)
-    assert message.startswith(cause.hint or "")
-    assert len(cause.message) >= min(len(message), 2_000)
+    assert (cause.message, cause.hint) == (words + more, more)
 
 
 def test_a_store_that_has_gone_hides_no_error_and_keeps_the_ranks_from_nothing() -> None:
