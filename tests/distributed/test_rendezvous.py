@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -248,13 +247,3 @@ def test_another_program_at_the_port_does_not_keep_a_process_waiting_for_ever(
         port = int(other.getsockname()[1])
         with pytest.raises(RankLost):
             module._reach(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1)
-
-
-def test_a_meeting_that_is_over_leaves_no_thread(group: Make) -> None:
-    before = set(threading.enumerate())
-    met = group([0, 0])
-    met.do(lambda one: one.join(None, time.monotonic() + 60))
-    met.do(lambda one: one.leave())
-    for thread in set(threading.enumerate()) - before:
-        thread.join(10)
-        assert not thread.is_alive()
