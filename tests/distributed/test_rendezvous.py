@@ -22,6 +22,7 @@ from gnntrain.distributed.launchers import Launched
 from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
+from tests.processes import free_port
 
 
 class Group:
@@ -180,11 +181,6 @@ def note(context, directory):
 with meeting() as met:
     launch(note, sys.argv[1], LaunchPlan.of(Config(), met), rendezvous=met)
 """
-
-
-def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) -> None:
