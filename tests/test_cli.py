@@ -212,9 +212,7 @@ def test_cfg_job_prints_the_configuration_and_trains_nothing(
         (["evalute", "latest"], "Did you mean evaluate?"),
         (["evaluate"], "gnntrain evaluate latest"),
         (["evaluate", "a", "b"], "takes RUN, not a b"),
-        (["evaluate", "a", "x=1"], "takes RUN, not a x=1"),
         (["resume", "trainer.epochs=3"], "gnntrain resume latest"),
-        (["resume", "a", "b", "trainer.epochs=3"], "not a b"),
         (["resume", "latest", "trainer.epochs=x"], "an integer >= 1"),
         (["resume", "latest", "experiment=cora_gcn"], "train a new run with it"),
         (["--cgf", "job"], "Did you mean --cfg?"),
@@ -235,7 +233,6 @@ def test_cfg_job_prints_the_configuration_and_trains_nothing(
         (["predict", "latest"], "required: --out"),
         (["sweep=optuna", "sweep.trials=3"], "add -m"),
         (["run.name=gr\udcc3\udcb6n"], r"'run.name=gr\udcc3\udcb6n' is no text in this locale"),
-        (["run.name=gr\udcc3\udcb6n"], "PYTHONUTF8=1"),
     ],
 )
 def test_the_users_mistakes_exit_with_2_and_a_hint_and_no_traceback(

@@ -150,13 +150,8 @@ def test_a_time_in_seconds_is_learnt_and_predicted_to_its_last_digits(kind: str)
             [*HILLS, "trainer.label_smoothing=0.1", "trainer.class_weights=balanced"],
             ["trainer.label_smoothing", "trainer.class_weights"],
         ),
-        (["task.type=node_regression"], ["task.type=node_regression", "leave it out"]),
         (["task.loss=huber"], ["task.loss=huber", "task.type"]),
         (["dataset=files", "dataset.task=regression"], ["dataset.task=regression", "task.type"]),
-        (
-            ["dataset=files", "dataset.task=binary", "task.type=node_regression"],
-            ["dataset.task", "regression"],
-        ),
     ],
 )
 def test_a_contradiction_is_a_sentence(

@@ -24,7 +24,6 @@ from gnntrain.config import (
     ModelConfig,
     RunConfig,
     SamplerConfig,
-    SyntheticConfig,
     TaskConfig,
     TrainerConfig,
     from_dict,
@@ -153,15 +152,9 @@ BEYOND = graph(edge_index=torch.full((2, 3), NUM_NODES))
     ("config", "data", "told"),
     [
         (Config(dataset=BuiltinConfig(name="cora")), graph(), "two graphs"),
-        (Config(dataset=SyntheticConfig(num_nodes=70)), graph(), "two graphs"),
         (Config(dataset=FilesConfig(edges="edges.csv")), graph(), "two graphs"),
         (Config(trainer=TRAINER), BEYOND, "edge_index"),
         (Config(sampler=SamplerConfig(fan_outs=(5,))), graph(), "sampler.fan_outs"),
-        (
-            Config(model=ModelConfig(name="gat", heads=3, hidden_channels=64)),
-            graph(),
-            r"model\.heads=3",
-        ),
         (Config(trainer=TrainerConfig(gpus=999)), graph(), "trainer.gpus"),
     ],
 )
@@ -178,7 +171,6 @@ QUANTITY = 1000 + 50.0 * THREE
 
 LABELS = {
     "gaps": torch.tensor([0, 3, 7])[THREE],
-    "two": (THREE == 0).long(),
     "two with a gap": torch.tensor([2, 9])[(THREE == 0).long()],
     "labels": torch.stack([THREE == 0, THREE > 0, THREE > 1], 1).long(),
     "quantity": QUANTITY,
