@@ -14,8 +14,8 @@ from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest
 from gnntrain.config.types import JSON, flattened, without_numpy
 
 UNKNOWN = "no such key"
-GONE = {("features", "hotness"), ("task", "top_k")}
-"""Keys of earlier versions, in runs of which they may stand: they changed no training."""
+GONE = {("features", "hotness")}
+"""Keys of earlier versions, in runs of which they may stand: they changed no result."""
 
 _TYPES = {
     "integer": "an integer",
