@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TextIO
@@ -107,20 +106,21 @@ class Display:
             self.bars.start()
             self.bars.refresh()
         elif not self.is_live and self.bars.tasks and now - self._printed >= _QUIET_SECONDS:
-            words = []
-            for task in self.bars.tasks:
-                left = f"ETA {self._time_left.render(task)}"
-                words.append(_GAP.join([task.description, task.fields["state"], left]))
-            self.line(_GAP.join(filter(None, ["; ".join(words), self.bars.facts])))
+            words = "; ".join(
+                f"{task.description}  {task.fields['state']}  ETA {self._time_left.render(task)}"
+                for task in self.bars.tasks
+            )
+            self.line(f"{words}  {self.bars.facts}".rstrip())
 
-    def line(self, *parts: str | tuple[str, str], soft_wrap: bool = True) -> None:
+    def line(self, *parts: str | tuple[str, str]) -> None:
         """Print one line, of texts and texts with a style of rich. Only the terminal itself breaks
-        it, if soft_wrap: a path can be copied."""
-        self._print(Text.assemble(*parts), soft_wrap=soft_wrap)
+        it: a path can be copied."""
+        self._rich.print(Text.assemble(*parts), soft_wrap=True)
+        self._printed = self._clock()
 
     def table(self, titles: Sequence[str], cells: Iterable[Sequence[str]], left: int = 1) -> None:
         """Print rows below titles, the first columns to the left, and an empty line."""
-        self._print(Padding.indent(tables.rows(titles, cells, left=left), _INDENT))
+        self._rich.print(Padding.indent(tables.rows(titles, cells, left=left), _INDENT))
         self.line()
 
     def row(self, cells: Mapping[str, str], style: str = "") -> None:
@@ -158,26 +158,15 @@ class Display:
         """End the bars and print how it ended."""
         self.__exit__()
         self.line()
-        self.line((status, _STYLES.get(status, "bold yellow")), f" {words}", soft_wrap=False)
+        self.line((status, _STYLES.get(status, "bold yellow")), f" {words}")
         self.line()
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """Print labels with their lines, broken between words; an empty text is left out.
-
-        A command and a long word, such as a path, stay whole.
-        """
-        width = max(20, self.width - _INDENT - _LABEL)
-        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        """Print labels with their lines; an empty text is left out."""
         for label, text in facts.items():
-            head = label
-            for line in text.splitlines():
-                for part in [line] if line.startswith("gnntrain ") else wrapper.wrap(line):
-                    self.line(" " * _INDENT, (head.ljust(_LABEL), "dim"), part)
-                    head = ""
-
-    def _print(self, block: RenderableType, *, soft_wrap: bool = False) -> None:
-        self._rich.print(block, soft_wrap=soft_wrap)
-        self._printed = self._clock()
+            for number, line in enumerate(text.splitlines()):
+                head = "" if number else label
+                self.line(" " * _INDENT, (head.ljust(_LABEL), "dim"), line)
 
 
 class Console(Display):
@@ -191,12 +180,10 @@ class Console(Display):
     def on_start(self, info: RunInfo) -> None:
         """Show data set, model, devices and the run directory."""
         self._info = info
-        self._result = FitResult()
+        self._result, done = FitResult(), len(info.records)
         for record in info.records:
             self._result.add(record, info.metric)
-        self._task = self.bars.add_task(
-            "", total=info.epochs, completed=len(info.records), state=""
-        )
+        self._task = self.bars.add_task("", total=info.epochs, completed=done, state="")
         self.start({**info.facts, "run": shown_path(info.run_dir)})
 
     def on_step(self, progress: StepProgress) -> None:
