@@ -23,16 +23,6 @@ def test_shares_cover_everything_once_and_differ_by_one_at_most(
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_alone_every_collective_is_the_identity() -> None:
-    alone = DistributedContext()
-    assert alone.is_main
-    assert alone.sum(torch.tensor([2.0])).tolist() == [2.0]
-    assert alone.broadcast({"a": 1}) == {"a": 1}
-    assert alone.gather(5) == [5]
-    alone.barrier()
-    alone.synchronize_buffers(torch.nn.BatchNorm1d(2))
-
-
 def some_among_themselves(context: DistributedContext, directory: str) -> None:
     first, last = (context.among(ranks, 60) for ranks in (range(3), range(3, 5)))
     own = first or last

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import signal
@@ -23,7 +22,7 @@ from gnntrain.distributed import liveness, process_group, run_control
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
-from gnntrain.errors import Interrupted, RankLost, RunError, TransientError, UserError
+from gnntrain.errors import RankLost, RunError, TransientError, UserError
 from scripts.soak.faults import rank_processes
 
 
@@ -31,37 +30,16 @@ def plan(world_size: int) -> LaunchPlan:
     return LaunchPlan(world_size, "cpu", threads=1, timeout=60)
 
 
-def collectives(context: DistributedContext, payload: dict[str, Any]) -> None:
-    answer = {
-        "threads": torch.get_num_threads(),
-        "gather": [int(t) for t in context.gather(torch.tensor(context.rank))],
-        "echo": payload["word"],
-    }
-    Path(payload["dir"], f"{context.rank}.txt").write_text(json.dumps(answer))
-
-
 def fail_on_rank_1(context: DistributedContext, payload: str) -> None:
     if context.rank == 1:
         if payload == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if payload == "term":
-            os.kill(os.getpid(), signal.SIGTERM)
         if payload == "user":
             raise UserError("the value 7 is wrong", "take 8")
         if payload == "source":
             raise TimeoutError("the feature service timed out")
         raise ZeroDivisionError("it broke")
     context.barrier()
-
-
-def test_ranks_talk_to_each_other(tmp_path: Path) -> None:
-    launch(collectives, {"dir": str(tmp_path), "word": "hello"}, plan(3), tmp_path)
-    for rank in range(3):
-        assert json.loads((tmp_path / f"{rank}.txt").read_text()) == {
-            "threads": 1,
-            "gather": [0, 1, 2],
-            "echo": "hello",
-        }
 
 
 @pytest.mark.parametrize(
@@ -83,17 +61,6 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
         assert isinstance(caught.value, UserError)
         assert caught.value.hint == "take 8"
     assert not rank_processes(psutil.Process())
-
-
-def act_on_sigterm(_context: DistributedContext, _: None) -> None:
-    """As ranks whose step ends before they have handed the signal on."""
-    raise Interrupted(signal.SIGTERM)
-
-
-def test_ranks_that_have_acted_on_a_signal_interrupt_the_run(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted) as caught:
-        launch(act_on_sigterm, None, plan(2), tmp_path)
-    assert caught.value.number == signal.SIGTERM
 
 
 def run_out_of_memory(context: DistributedContext, events: str) -> None:
@@ -174,7 +141,7 @@ def test_ranks_that_cannot_reach_each_other_are_not_started(
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
     with pytest.raises(RunError, match=r"127\.0\.0\.1") as it:
-        launch(collectives, {}, plan(2), tmp_path)
+        launch(fail_on_rank_1, "", plan(2), tmp_path)
     assert "ip link set lo up" in str(it.value.hint)
 
 
@@ -217,6 +184,7 @@ def test_each_launched_rank_has_a_gpu_whatever_it_is_shown(
         ("mps", 0, 1, "Apple"),
         ("cuda", 0, 0, "no GPU"),
         ("cuda", None, 3, "3 ranks"),  # a program, which would have to start itself
+        ("cuda", 1, 1, "have the same GPU"),
     ],
 )
 def test_a_rank_without_a_gpu_of_its_own_is_refused(
@@ -227,27 +195,14 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused(
     words: str,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    monkeypatch.setattr(process_group, "gpu_address", lambda _: "07")
     process = Launched("Kubernetes", 1, 2, local_rank, "node0", 29500)
     met: Any = SimpleNamespace(
         launched=process,
         machines=(0, 0),
         cores=8,
         wait_at_most=lambda _: None,
-        gather=lambda _, value: [device, value],
+        gather=lambda key, value: [device if key == "device" else value, value],
     )
     with pytest.raises(UserError, match=words):
-        LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)
-
-
-def test_launched_ranks_with_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(process_group, "gpu_address", lambda _: "07")
-    met: Any = SimpleNamespace(
-        launched=Launched("torchrun", 1, 2, 1, "node0", 29500),
-        machines=(0, 0),
-        cores=8,
-        wait_at_most=lambda _: None,
-        gather=lambda key, value: ["cuda" if key == "device" else value] * 2,
-    )
-    with pytest.raises(UserError, match="have the same GPU"):
         LaunchPlan.of(from_dict({"distributed": {"num_processes": 2}}), met)

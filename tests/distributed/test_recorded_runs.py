@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +31,44 @@ def trained(path: Path, *keys: str) -> dict[str, Any]:
     return train(compose_config([*KEYS, *keys, f"run.dir={path}"]).config)
 
 
-@pytest.mark.parametrize(
-    ("machines", "keys"),
-    [
+MACHINES = (0, 1, 1)
+SHARDED = ("distributed.graph=sharded",)
+CASES: list[tuple[str, tuple[int, ...], tuple[str, ...]]] = [
+    (device, machines, keys)
+    for device in ("cpu", "sim")
+    for machines, keys in (
+        (MACHINES, ()),
         ((), ()),
         ((), ("model=gat", "evaluation=sampled")),
         ((), ("sampler=full", "model=gcn")),
-        ((0, 1, 1), ()),
-        ((0, 1, 1), ("distributed.graph=sharded",)),
-        ((0, 1, 1), ("distributed.graph=sharded", "evaluation=sampled")),
-    ],
-)
+        (MACHINES, SHARDED),
+        *([(MACHINES, (*SHARDED, "evaluation=sampled"))] if device == "cpu" else []),
+    )
+]
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES[7:]]
+
+
+@pytest.mark.parametrize(("device", "machines", "keys"), [*CASES[:7], *SLOW])
 def test_ranks_call_the_same_collectives_in_one_order(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    device: str,
     machines: tuple[int, ...],
     keys: tuple[str, ...],
 ) -> None:
-    plan = LaunchPlan(3, "cpu", 1, 60, machines)
+    """Groups of GPUs refuse tensors of other devices, as NCCL's do."""
+    plan = LaunchPlan(3, device, 1, 60, machines)
     monkeypatch.setattr(LaunchPlan, "of", classmethod(lambda *_: plan))
-    with recorded(tmp_path / "calls"):
+    monkeypatch.setenv("SIMULATED_GPUS", "2")
+    if device == "sim":
+        keys = ("trainer.gpus=2", "distributed.num_processes=1", *keys)
+    with present(2) if device == "sim" else nullcontext(), recorded(tmp_path / "calls"):
         summary = trained(tmp_path / "run", *keys)
     assert summary["status"] == "completed"
     calls = check(tmp_path / "calls")
     assert sorted(calls) == [0, 1, 2]
     assert {"allreduce", "barrier"} <= set(names_of(calls))
+    assert any(call.device == device for call in calls[0])
 
 
 def test_a_run_that_goes_on_calls_them_in_one_order(tmp_path: Path) -> None:
@@ -93,32 +107,3 @@ def test_what_nccl_does_not_forgive_is_found(tmp_path: Path, calls: list[list[Ca
         (tmp_path / f"{rank}.jsonl").write_text("\n".join(map(json.dumps, mine)))
     with pytest.raises(AssertionError):
         check(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("machines", "keys"),
-    [
-        ((0, 1, 1), ()),
-        pytest.param((), (), marks=pytest.mark.slow),
-        pytest.param((), ("model=gat", "evaluation=sampled"), marks=pytest.mark.slow),
-        pytest.param((), ("sampler=full", "model=gcn"), marks=pytest.mark.slow),
-        pytest.param((0, 1, 1), ("distributed.graph=sharded",), marks=pytest.mark.slow),
-    ],
-)
-def test_ranks_of_gpus_give_a_group_tensors_of_their_own_gpu(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    machines: tuple[int, ...],
-    keys: tuple[str, ...],
-) -> None:
-    """The groups refuse others, as NCCL's do."""
-    plan = LaunchPlan(3, "sim", 1, 60, machines)
-    monkeypatch.setattr(LaunchPlan, "of", classmethod(lambda *_: plan))
-    monkeypatch.setenv("SIMULATED_GPUS", "2")
-    gpus = ("trainer.gpus=2", "distributed.num_processes=1")
-    with present(2), recorded(tmp_path / "calls"):
-        summary = trained(tmp_path / "run", *gpus, *keys)
-    assert summary["status"] == "completed"
-    calls = check(tmp_path / "calls")
-    assert sorted(calls) == [0, 1, 2]
-    assert any(call.device == "sim" for call in calls[0])
