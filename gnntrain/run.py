@@ -12,7 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,11 +302,12 @@ def _train(
             ).to_dict()
         summary |= {"status": status_of(error), "error": error_text(error)}
         try:
-            run.write_summary({k: v for k, v in summary.items() if (k, v) != ("error", None)})
+            told = {k: v for k, v in summary.items() if (k, v) != ("error", None)}
+            run.write("summary.json", told)
         except RunError as failure:  # a full disk must not hide the run's own error
             _log.warning("%s", failure.message)
 
-    run.write_store_record(record_of(graph))
+    run.write("store.json", asdict(record_of(graph)))
     # What a launcher has started, it starts again.
     restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
     in_process = restarts_left == 0  # a rank that is started again needs a process outliving it

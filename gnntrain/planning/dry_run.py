@@ -24,8 +24,8 @@ from gnntrain.devices import peak_memory, synchronize
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
-from gnntrain.errors import UserError
 from gnntrain.paths import nearest_folder
+from gnntrain.reporting.rundir import explained
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.totals import EpochTotals
@@ -51,11 +51,8 @@ def dry_run(config: Config, graph: StoredGraph, runs: Path) -> list[Report]:
         GnntrainError: A rank failed, also for lack of memory.
     """
     parent, plan = nearest_folder(runs), LaunchPlan.of(config)
-    try:
+    with explained(parent):
         temporary = tempfile.TemporaryDirectory(prefix=".gnntrain-plan-", dir=parent)
-    except OSError as error:
-        reason = f"{parent} cannot be written: {error.strerror or error}"
-        raise UserError(reason, "Choose another folder with run.dir=DIR.") from error
     remove = lambda _: shutil.rmtree(temporary.name, ignore_errors=True)  # noqa: E731
     with temporary as name, on_forced_exit(remove):  # a second Ctrl-C removes it, too
         folder = Path(name)
