@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
-from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.targets import TargetScale, refuse_other_labels, refuse_other_types
@@ -70,10 +69,8 @@ def build_task(
 
 
 def build_model(config: Config, task: Task, graph: Graph, context: DistributedContext) -> AnyModel:
-    """The untrained model on the rank's device: equal weights on all ranks.
-
-    Torch's generators are left with a seed of the rank's own, for dropout.
-    """
+    """The untrained model on the rank's device: equal weights on all ranks. Torch's generators are
+    left with a seed of the rank's own, for dropout."""
     seed = config.trainer.seed
     seed_generators(seed, context.device)
     model = models.build_model(config.model, graph.schema, task.num_outputs)
@@ -86,10 +83,8 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
 def context_of_role(
     config: Config, everyone: DistributedContext
 ) -> tuple[DistributedContext, bool]:
-    """This rank among those that train, or among the servers; whether it is one. Collective.
-
-    A server shares no memory with others: each counts as a machine.
-    """
+    """This rank among those that train, or among the servers, of which each counts as a machine, as
+    it shares no memory; whether it is one. Collective."""
     servers, timeout = config.distributed.servers, config.distributed.timeout
     if not servers:
         return everyone, False
@@ -118,8 +113,7 @@ def build_exchange(
     return open_exchange(
         context,
         owners=owners or [context.ranks_of(machine) for machine in range(context.num_machines)],
-        # A rank that waits for an owner gives up before others, in a collective, that wait for it:
-        # so the owner is named.
+        # The owner is named: who waits for it gives up before others wait in vain for that rank.
         timeout=0.9 * config.distributed.timeout,
         # Of the threads that make batches, of one that reads rows ahead, and of the main thread.
         num_lanes=(config.sampler.threads or 1) + 2,
@@ -137,12 +131,7 @@ def build_loaders(
     """The builder of the rank's loaders, for training and for evaluation."""
     plan = training_plan(config, task, context, by_node=model.needs.edge_index)
     return LoaderBuilder(
-        config,
-        graph,
-        context,
-        model.needs,
-        plan,
-        task.targets,
+        *(config, graph, context, model.needs, plan, task.targets),
         make_seeds=task.seeds,
         uses_graph=model.uses_graph,
         is_typed=model.is_hetero,
@@ -181,7 +170,7 @@ def build_evaluator(
     `infer`. It reads edges and features where the loaders do: on a GPU, or on other machines.
     Activations that do not fit in memory go to `scratch_dir`."""
     if config.evaluation.name == "sampled" and not exact:
-        fan_outs: AnyFanOuts = config.evaluation.fan_outs or config.sampler.fan_outs
+        fan_outs = config.evaluation.fan_outs or config.sampler.fan_outs
         plans = _evaluation_plans(config, task, context, by_node=model.needs.edge_index)
         sampled = {split: loaders.loader(plan, fan_outs) for split, plan in plans.items()}
         why = "from sampled in-neighbours (evaluation=sampled)"

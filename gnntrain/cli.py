@@ -81,18 +81,20 @@ def _main(argv: Sequence[str]) -> int:
 
 def _fail(error: Exception | KeyboardInterrupt) -> int:
     """Tell a failure on stderr and return its exit code."""
-    is_interrupted = isinstance(error, KeyboardInterrupt)
-    code = 128 + signal_of(error) if isinstance(error, KeyboardInterrupt) else exit_code(error)
+    if isinstance(error, KeyboardInterrupt):
+        code = 128 + signal_of(error)
+        text = _ENDED.get(code, "interrupted")
+    else:
+        code, text = exit_code(error), sentence(error)
     if getattr(error, "is_told", False):
         return code
-    _complain(f"gnntrain: {_ENDED.get(code, 'interrupted') if is_interrupted else sentence(error)}")
+    _complain(f"gnntrain: {text}")
     if isinstance(error, GnntrainError) and error.hint:
         _complain(error.hint)
-    if not is_interrupted and os.environ.get("GNNTRAIN_DEBUG") == "1":
+    if isinstance(error, Exception) and os.environ.get("GNNTRAIN_DEBUG") == "1":
         traceback.print_exception(error)
-    elif not is_interrupted and code != UserError.exit_code:
-        kept = keep_traceback(error, getattr(error, "run_dir", None))
-        if kept is not None:
+    elif isinstance(error, Exception) and code != UserError.exit_code:
+        if kept := keep_traceback(error, getattr(error, "run_dir", None)):
             _complain(f"Traceback: in {kept}.")
         elif not isinstance(error, GnntrainError):
             _complain("Traceback: GNNTRAIN_DEBUG=1 shows it.")

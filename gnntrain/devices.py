@@ -118,9 +118,9 @@ def free_memory(device: torch.device) -> int:
     if device.type == "mps":  # one memory for CPU and GPU
         room = module.recommended_max_memory() - module.driver_allocated_memory()
         return int(min(room, available_memory()))
-    free = int(module.mem_get_info(device)[0])
     # torch's allocator holds memory that no tensor uses.
-    return free + int(module.memory_reserved(device)) - int(module.memory_allocated(device))
+    held = module.memory_reserved(device) - module.memory_allocated(device)
+    return int(module.mem_get_info(device)[0] + held)
 
 
 def peak_memory(device: torch.device) -> int:
@@ -132,8 +132,7 @@ def peak_memory(device: torch.device) -> int:
 def release_memory() -> None:
     """Give back what torch's allocator holds and no tensor uses, and begin a new peak; on a GPU
     that this process has used."""
-    kind = accelerator()
-    module = None if kind is None else _module(kind)
+    module: Any = _module(accelerator() or "meta")
     if module is not None and getattr(module, "is_initialized", lambda: True)():
         module.empty_cache()
         getattr(module, "reset_peak_memory_stats", lambda: None)()
@@ -184,8 +183,7 @@ def set_rng_state(state: Tensor, device: torch.device) -> None:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's generators of the host and of the device (`torch.manual_seed`: of all devices,
-    also of ones that the caller alone uses)."""
+    """Seed torch's generators of the host and this device (`torch.manual_seed`: of all devices)."""
     torch.default_generator.manual_seed(seed)
     if is_gpu(device):
         _module(device.type).manual_seed(seed)

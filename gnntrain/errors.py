@@ -66,22 +66,16 @@ class Interrupted(KeyboardInterrupt):
         return ["Interrupted." + ("" if run is None else f' resume("{run}") goes on.')]
 
 
-# Errors of the system (also a lost connection or mount), and a lack of memory, which other programs
-# use too.
-_TRANSIENT = (TransientError, OSError, EOFError, MemoryError)
-_GLOO = ("gloo/transport/", "Application timeout caused pair closure")
-
-
 def may_mend(error: BaseException) -> bool:
-    """Whether another try from the last checkpoint may succeed, by the error and its causes.
-
-    All else would happen again: a mistake, a loss that is not finite, any other exception.
-    """
+    """Whether another try from the last checkpoint may succeed, by the error and its causes: one of
+    the system (also a lost connection or mount) or a lack of memory, which other programs use too;
+    a mistake, a loss that is not finite, any other exception would happen again."""
     if isinstance(error, UserError | Diverged):
         return False
     # torch's own class for a GPU that failed, which is not imported here.
     is_gpus = any(kind.__qualname__ == "AcceleratorError" for kind in type(error).__mro__)
-    if isinstance(error, _TRANSIENT) or is_communication(error) or is_gpus:
+    of_system = isinstance(error, TransientError | OSError | EOFError | MemoryError)
+    if of_system or is_communication(error) or is_gpus:
         return True
     return error.__cause__ is not None and may_mend(error.__cause__)
 
@@ -91,7 +85,8 @@ def is_communication(error: BaseException) -> bool:
     which tells the place in gloo's source."""
     if any(kind.__module__ == "torch.distributed" for kind in type(error).__mro__):
         return True
-    return type(error) is RuntimeError and any(words in str(error) for words in _GLOO)
+    gloo = ("gloo/transport/", "Application timeout caused pair closure")
+    return type(error) is RuntimeError and any(words in str(error) for words in gloo)
 
 
 def exit_code(error: Exception) -> int:

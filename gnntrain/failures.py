@@ -19,11 +19,8 @@ def sentence(error: BaseException) -> str:
 
 
 def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | None:
-    """Write the traceback to `logs/error.log` of the run directory.
-
-    Returns:
-        The file; None if there is no run directory, or it cannot be written.
-    """
+    """Write the traceback to `logs/error.log` of the run directory and return the file; None: there
+    is no such directory, or it cannot be written."""
     from gnntrain.reporting.rundir import link_out  # imported only for a failed run
 
     if run_dir is None or not Path(run_dir).is_dir() or link_out(Path(run_dir)) is not None:
@@ -39,11 +36,8 @@ def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | N
 
 
 def way_on(error: BaseException) -> str | None:
-    """The command that resumes the run or sweep of a failure; None if nothing was saved.
-
-    Args:
-        error: Its attribute `run_dir` is the run directory.
-    """
+    """The command that resumes the run or sweep of a failure, of which the error has the directory
+    as `run_dir`; None if nothing was saved."""
     run_dir = getattr(error, "run_dir", None)
     if run_dir is None:
         return None
@@ -52,5 +46,4 @@ def way_on(error: BaseException) -> str | None:
 
     if not has_checkpoint(run_dir) and not (Path(run_dir) / "sweep.json").is_file():
         return None
-
     return f"gnntrain resume {shlex.quote(shown_path(run_dir))}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from gnntrain import run_store
@@ -15,14 +16,14 @@ from gnntrain.build import build_evaluator, build_loaders, build_model, build_ta
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, DatasetConfig, FilesConfig, from_dict, refuse_other_arguments
 from gnntrain.data.dataset_warnings import edge_warnings
-from gnntrain.data.graph import EDGE, NODE, Graph
+from gnntrain.data.graph import EDGE, NODE, Graph, Int64Array, NodeType
 from gnntrain.data.store import StoredGraph
 from gnntrain.devices import accelerator, alone_in_process, generator_kept
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.init_from import moved_axes, placed_weights
 from gnntrain.limits import available_cores
 from gnntrain.models import AnyModel
+from gnntrain.models.embedding import embedding_tables
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature
 from gnntrain.selfcheck import kernel_choice
@@ -99,7 +100,7 @@ def load_best(
 ) -> BestModel:
     """Load a run's best model over its graph, or over another one; see `infer` and `predict`.
 
-    Another graph that is unlike the run's is told; `strict`: refused.
+    The first way in which another graph is unlike the run's is told; `strict`: refused.
     """
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
@@ -145,9 +146,16 @@ def load_best(
                 nodes={name: graph.nodes[name] for name in signature.schema.node_types},
                 edges={name: graph.edges[name] for name in signature.schema.edge_types},
             )
-        moved = moved_axes(config, run, signature, graph, subject="The model", by_name=False)
+        for name, width in graph.schema.num_features.items():
+            if width != (known := signature.schema.num_features[name]):
+                of_type = f" of type {name}" if graph.is_hetero else ""
+                raise UserError(
+                    f"The model takes {known} features a node{of_type}; the graph {graph.dataset} "
+                    f"has {width}.",
+                    "Give the features it was trained on, in the same order.",
+                )
     else:
-        graph, moved = run_store.open_run_store(record, saved.dataset).store, []
+        graph = run_store.open_run_store(record, saved.dataset).store
         signature = ModelSignature.of(graph)
     torch.set_num_threads(config.distributed.threads or available_cores())
     # One process, with the device of this machine: every device draws the same batches, and
@@ -171,10 +179,21 @@ def load_best(
         model = build_model(config, task, graph, context)
     loaders = build_loaders(config, task, model, graph, context)
     if is_other:
-        _tell_unlike(graph, signature, reads_weights=model.needs.weight, strict=strict)
-    for name, (weight, is_runs_own) in placed_weights(config, model, weights, moved).items():
-        assert is_runs_own.all(), f"{name} does not count nodes alone"
-        weights[name] = weight
+        names = {id(table): name for name, table in embedding_tables(model)}
+        for name, table in getattr(model, "tables", {}).items():
+            if signature.has_other_nodes(graph, name):
+                rows = _learnt_rows(run_store.recorded_store(record), signature, graph, name)
+                key = f"{names[id(table)]}.weight"
+                weights[key] = weights[key][torch.from_numpy(rows)]
+        unlike = next(_differences(graph, signature, reads_weights=model.needs.weight), None)
+        if unlike is not None and strict:
+            raise UserError(
+                f"The graph {graph.dataset} is unlike the one that the model was trained on: "
+                f"{unlike}",
+                "Without --strict, this is a warning.",
+            )
+        if unlike is not None:
+            _log.warning("%s", unlike)
     load_weights(model, state, checkpoint)
     parts = config, task, model, loaders, graph, context, scratch_dir or run.path
     return BestModel(
@@ -189,25 +208,43 @@ def load_best(
     )
 
 
-def _tell_unlike(
-    graph: StoredGraph, signature: ModelSignature, *, reads_weights: bool, strict: bool
-) -> None:
-    """Warn where another graph is unlike the one that the model was trained on; `strict`: raise a
-    UserError."""
-    told = [*edge_warnings(graph)]
+def _learnt_rows(
+    store: StoredGraph | None, signature: ModelSignature, graph: Graph, name: NodeType
+) -> Int64Array:
+    """By node of a type without features the row that the model has learnt for it, found by its id
+    in the run's `store`; a UserError where it has none."""
+    if store is not None:
+        both = store.nodes[name], graph.nodes[name]
+        kinds = {nodes.ids.dtype.kind for nodes in both if nodes.ids is not None}
+        if kinds == {"i"} or all(nodes.ids is not None for nodes in both):
+            # Ids 0, 1, … are not stored.
+            before, after = (np.arange(len(n)) if n.ids is None else n.ids for n in both)
+            if before.dtype.kind != after.dtype.kind:  # ids that all were numbers, now are texts
+                before, after = before.astype(bytes), after.astype(bytes)
+            order = np.argsort(before, kind="stable")
+            places = np.searchsorted(before, after, sorter=order)
+            rows: Int64Array = order[np.minimum(places, len(before) - 1)]
+            if np.array_equal(before[rows], after):
+                return rows
+    kind = f" of type {name}" if graph.is_hetero else ""
+    raise UserError(
+        f"The model has learnt a row for each of the {signature.schema.num_nodes[name]:,} nodes"
+        f"{kind} that it was trained on, which have no features; the {len(graph.nodes[name]):,} of "
+        f"the graph {graph.dataset} are others.",
+        "Give these nodes features, and train on them.",
+    )
+
+
+def _differences(
+    graph: StoredGraph, signature: ModelSignature, *, reads_weights: bool
+) -> Iterator[str]:
+    """Sentences: in what another graph is unlike the one that the model was trained on."""
+    yield from edge_warnings(graph)
     has_weights = any(edges.weight is not None for edges in graph.edges.values())
     if reads_weights and has_weights != signature.has_edge_weight:
         here, there = ("no ", "") if signature.has_edge_weight else ("", "no ")
-        told.append(f"Edges have {here}weights, and had {there}weights in training.")
+        yield f"Edges have {here}weights, and had {there}weights in training."
     for name, known in signature.statistics.items():
         of_type = f"{name}." if graph.is_hetero else ""
-        sentences = known.unlike(graph.nodes[name], graph.meta.preprocessing.get(name))
-        told += [of_type + sentence for sentence in sentences]
-    if told and strict:
-        raise UserError(
-            f"The graph {graph.dataset} is unlike the one that the model was trained on: "
-            f"{'; '.join(text.rstrip('.') for text in told)}.",
-            "Without --strict, these are warnings.",
-        )
-    for text in told:
-        _log.warning("%s", text)
+        for text in known.unlike(graph.nodes[name], graph.meta.preprocessing.get(name)):
+            yield f"{of_type}{text}."

@@ -47,16 +47,10 @@ def jit(function: Callable[P, R], *, any_order: bool = False) -> Callable[P, R]:
 
 def compile_beside(module: ModuleType, compute: Callable[[], None]) -> None:
     """Compile a module's kernels in another process, where `compute` calls them on a small example,
-    unless the cache on disk has some.
-
-    If this process calls a kernel meanwhile, it waits. A kernel that the other process has not
-    compiled, for any reason, is compiled at its first call.
-    """
-    if (
-        sys.platform != "linux"
-        or multiprocessing.current_process().daemon
-        or module.__name__ in _compiling
-    ):
+    unless the cache on disk has some. This process waits where it calls a kernel meanwhile, and
+    compiles one that the other has not."""
+    is_daemon = multiprocessing.current_process().daemon
+    if sys.platform != "linux" or is_daemon or module.__name__ in _compiling:
         return
     caches = [getattr(value, "_cache", None) for value in vars(module).values()]
     files: list[Any] = [f for cache in caches if (f := getattr(cache, "_cache_file", None))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -50,6 +50,10 @@ def summarize(
     estimated: str = "",
 ) -> Summary:
     """The summary of a run, as in `summary.json`."""
+
+    def median(values: list[float]) -> float | None:
+        return statistics.median(values) if values else None
+
     records, config = result.records, job.config
     extra: dict[str, Any] = {"estimated": estimated} if estimated else {}
     if initial_weights is not None:
@@ -74,9 +78,9 @@ def summarize(
         test=result.best.get("test", {}),
         train_loss=[record.train_loss for record in records],
         seconds_total=result.seconds_before + time.time() - job.started,
-        seconds_per_epoch=_median([record.seconds for record in records]),
-        edges_per_s=_median([record.edges_per_s for record in records]),
-        seeds_per_s=_median([record.seeds_per_s for record in records]),
+        seconds_per_epoch=median([record.seconds for record in records]),
+        edges_per_s=median([record.edges_per_s for record in records]),
+        seeds_per_s=median([record.seeds_per_s for record in records]),
         peak_rss_bytes=peak_rss,
         peak_gpu_bytes=peak_gpu,
         error=error_text(error),
@@ -98,7 +102,3 @@ def error_text(error: BaseException | None) -> str | None:
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
     return str(error) if isinstance(error, GnntrainError) else told(error)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None

@@ -60,8 +60,7 @@ def available_memory() -> int:
     """Bytes of memory that a new process may take, in a container or job, too."""
     import psutil
 
-    room = container().room
-    available = int(psutil.virtual_memory().available)
+    room, available = container().room, int(psutil.virtual_memory().available)
     return available if room is None else min(available, room)
 
 
@@ -84,12 +83,11 @@ BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 
 def cpu_flags() -> set[str]:
     """The processor's flags; empty where the system does not list them."""
-    try:
+    with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
-    found = re.search(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
-    return set() if found is None else set(found[1].split())
+        if found := re.search(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE):
+            return set(found[1].split())
+    return set()
 
 
 def core_numbers() -> list[int]:
@@ -102,16 +100,15 @@ def core_numbers() -> list[int]:
 def _folders(controller: str) -> Iterator[Path]:
     """This process's control group and those around it, the innermost first; a container may see
     its own as the root."""
-    cgroups = _CGROUPS
     try:
         lines = _OWN_CGROUP.read_text().splitlines()
     except OSError:  # not Linux
         return
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
         if not controllers:
-            mounts = {cgroups, cgroups / "unified"}  # version 2, alone or beside version 1
+            mounts = {_CGROUPS, _CGROUPS / "unified"}  # version 2, alone or beside version 1
         elif controller in controllers.split(","):
-            mounts = {cgroups / controllers, cgroups / controller}
+            mounts = {_CGROUPS / controllers, _CGROUPS / controller}
         else:
             continue
         group = Path(path.lstrip("/"))

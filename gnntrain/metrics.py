@@ -45,19 +45,16 @@ RANKING_METRICS = ("roc_auc", "average_precision")
 
 Compute = Callable[["Tensor", "Tensor"], float]
 """`(outputs, targets) -> value`: float32 `[n, num_outputs]` as the model gives them (of classes:
-logits, a single one for two classes), and the targets, `[n]` or `[n, num_labels]`, on one device.
-Of two classes, the logit and target 1 are those of the positive class. Of quantities, both are
-float64 `[n, num_targets]` in the targets' units, NaN where a target is missing. The value may be a
-number of NumPy or a tensor of one number, too.
-`n` is at least 1. NaN says that the metric is not defined for these targets."""
+logits, a single one for two classes), and the targets, `[n]` or `[n, num_labels]`, on one device;
+`n` is at least 1. Of two classes, the logit and target 1 are those of the positive class. Of
+quantities, both are float64 `[n, num_targets]` in the targets' units, NaN where a target is
+missing. The value may be a tensor of one number; NaN: not defined for these targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A metric of nodes that come in pieces: a small tensor a piece, then one of all, then a value.
-
-    So a metric of any number of nodes takes bounded memory.
-    """
+    """A metric of nodes that come in pieces, in bounded memory: a small tensor a piece, then one of
+    all, then a value."""
 
     of: Callable[[Tensor, Tensor], Tensor]  # a piece's, from outputs and targets as for `Compute`
     value: Callable[[Tensor], float]  # the metric, from the tensor of all pieces
@@ -127,16 +124,9 @@ def metric(
 
 
 def _tallied(
-    name: str,
-    label_kinds: Collection[str],
-    of: Callable[[Tensor, Tensor], Tensor],
-    value: Callable[[Tensor], float],
-    merged: Callable[[Tensor, Tensor], Tensor] = operator.add,
-    *,
-    higher_is_better: bool = True,
+    name: str, label_kinds: Collection[str], tally: Tally, *, higher_is_better: bool = True
 ) -> Metric:
-    compute = lambda outputs, targets: value(of(outputs, targets))  # noqa: E731
-    tally = Tally(of, value, merged)
+    compute = lambda outputs, targets: tally.value(tally.of(outputs, targets))  # noqa: E731
     return Metric(name, compute, higher_is_better, frozenset(label_kinds), tally)
 
 
@@ -211,11 +201,9 @@ def _f1_macro(counts: Tensor) -> float:
 
 
 def _ranked(name: str, outputs: Tensor, targets: Tensor) -> float:
-    """ROC AUC or average precision; of several labels the mean, NaN where no label can be ranked.
-
-    A label of all nodes or of no node has no ranking. Logits are ranked as they are: of large ones
-    the probabilities in float32 are all 1.
-    """
+    """ROC AUC or average precision; of several labels the mean of those that can be ranked, which
+    neither all nodes have nor none, or NaN. Logits are ranked as they are: of large ones the
+    probabilities in float32 are all 1."""
     import torch
 
     flags, values = targets.view(outputs.shape), []
@@ -295,22 +283,22 @@ def _of_quantities(name: str, moments: Tensor) -> float:
 _RANKED = frozenset(("binary", "multilabel"))
 for _metric in (
     # Of several labels a node, the share of right flags.
-    _tallied("accuracy", CLASS_KINDS, _right_counts, lambda c: _share(*c)),
+    _tallied("accuracy", CLASS_KINDS, Tally(_right_counts, lambda c: _share(*c))),
     Metric("roc_auc", lambda *pair: _ranked("roc_auc", *pair), True, _RANKED),
     Metric("average_precision", lambda *pair: _ranked("average_precision", *pair), True, _RANKED),
     # Of one class a node, the accuracy.
-    _tallied("f1_micro", CLASS_KINDS, _class_counts, lambda c: _share(2 * c[0], c[1] + c[2])),
-    _tallied("f1_macro", CLASS_KINDS, _class_counts, _f1_macro),
-    _tallied("precision", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[1, 1])),
-    _tallied("recall", ["binary"], _class_counts, lambda c: _share(c[0, 1], c[2, 1])),
-    _tallied("f1", ["binary"], _class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1])),
+    _tallied(
+        "f1_micro", CLASS_KINDS, Tally(_class_counts, lambda c: _share(2 * c[0], c[1] + c[2]))
+    ),
+    _tallied("f1_macro", CLASS_KINDS, Tally(_class_counts, _f1_macro)),
+    _tallied("precision", ["binary"], Tally(_class_counts, lambda c: _share(c[0, 1], c[1, 1]))),
+    _tallied("recall", ["binary"], Tally(_class_counts, lambda c: _share(c[0, 1], c[2, 1]))),
+    _tallied("f1", ["binary"], Tally(_class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1]))),
     *(
         _tallied(
             name,
             ["continuous"],
-            _moments,
-            partial(_of_quantities, name),
-            _merged_moments,
+            Tally(_moments, partial(_of_quantities, name), _merged_moments),
             higher_is_better=name == "r2",
         )
         for name in ("r2", "rmse", "mae")
@@ -322,4 +310,4 @@ BUILT_IN_METRICS = tuple(_REGISTERED)
 
 def base_rate() -> Metric:
     """The share of the positive class, beside which an average precision is read."""
-    return _tallied("base_rate", ["binary"], _class_counts, lambda c: _share(c[2, 1], c[2]))
+    return _tallied("base_rate", ["binary"], Tally(_class_counts, lambda c: _share(c[2, 1], c[2])))

@@ -23,10 +23,10 @@ _END: Any = object()
 class Phases:
     """Adds up the seconds of each phase; from any thread.
 
-    On a GPU a phase is timed by two events on the current stream, which are read after they have
-    passed: the host never waits for the GPU, and a phase costs some microseconds. On Apple's GPUs,
-    for which torch has no such events, a phase is the time to enqueue its work. Names of phases
-    that run beside the training step, in the `background`, begin with `background/`.
+    On a GPU a phase is timed by two events on the current stream, read after they have passed: the
+    host never waits for the GPU. On Apple's GPUs, for which torch has no such events, a phase is
+    the time to enqueue its work. Names of phases that run beside the training step, in the
+    `background`, begin with `background/`.
     """
 
     def __init__(self, device: torch.device | None = None, *, background: bool = False) -> None:
@@ -105,10 +105,8 @@ class Phases:
 
 
 def combined(step: Mapping[str, float], loader: Mapping[str, float]) -> dict[str, float]:
-    """A training step's phases and its loader's, so that no second counts twice.
-
-    The loader's time in the step's own thread is part of `wait`, and is subtracted there.
-    """
+    """A training step's phases and its loader's, whose time in the step's own thread is part of
+    `wait` and is subtracted there."""
     inline = sum(seconds for name, seconds in loader.items() if not name.startswith(BACKGROUND))
     wait = max(0.0, step.get("wait", 0.0) - inline)
     return {**loader, **step, "wait": wait} if step or loader else {}

@@ -54,8 +54,7 @@ def find_plugin(group: str, name: str) -> EntryPoint:
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import the object behind a name; a UserError where no installed package offers it, or its
-    code cannot be imported."""
+    """Import the object behind a name; a UserError where there is none, or its code fails."""
     point = find_plugin(group, name)
     startup.execute(startup.META)  # its code may compute with tensors without data
     _packages.add(point.module.partition(".")[0])

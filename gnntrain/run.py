@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gnntrain import joint_run
 from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
 from gnntrain.config.reading import changed_meaning
 from gnntrain.data.graph import Graph
@@ -30,14 +31,13 @@ from gnntrain.distributed.processes import stopping_servers
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import RunError, UserError, may_mend
 from gnntrain.job import Job, error_text, status_of, summarize
-from gnntrain.joint_run import compare_stores, follow, joined_run, plan_together, tell
+from gnntrain.joint_run import follow, joined_run, tell
 from gnntrain.limits import why_killed
 from gnntrain.metrics import outside_metrics
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.reporting.text import counted, restore_terminal
-from gnntrain.restarts import begun_run, job_names
 from gnntrain.run_store import is_object, object_dataset, open_graph, prepare_store, record_of
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
@@ -91,22 +91,23 @@ def train(
     with joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
-        jobs = job_names(None if rendezvous is None else rendezvous.job_name(), next(_numbers))
+        torchrun_job = None if rendezvous is None else rendezvous.job_name()
+        jobs = joint_run.job_names(torchrun_job, next(_numbers))
         if data is not None:
             # Validated as a whole: task.type affects the data set's keys.
             dataset = object_dataset(config.dataset)
             config = Config.model_validate({**dict(config), "dataset": dataset})
         place = place or _place(config)
-        named, launched = None if place.is_made_up else place.path, rendezvous is not None
-        begun = begun_run(config.run.if_exists, overrides, named, jobs, is_launched=launched)
+        keys = config.run.if_exists, overrides, None if place.is_made_up else place.path
+        begun = joint_run.begun_run(*keys, jobs, is_launched=rendezvous is not None)
         if begun is None:
             return _run(config, place, None, overrides, shown, rendezvous, data, jobs)
         # The same command goes on with the run that it has begun; a completed one stays as it is.
         saved = from_dict(begun.config(), saved=True)
         config = config.model_copy(update={"run": saved.run})
-        source, begun_from = config.trainer.init_from, saved.trainer.init_from
-        if source and begun_from and Path(source).name in (rundir.LATEST, Path(begun_from).name):
-            trainer = config.trainer.model_copy(update={"init_from": begun_from})
+        source, first = config.trainer.init_from, saved.trainer.init_from
+        if source and first and Path(source).name in (rundir.LATEST, Path(first).name):
+            trainer = config.trainer.model_copy(update={"init_from": first})
             config = config.model_copy(update={"trainer": trainer})
         if changed := changed_meaning(saved, config):
             raise ConfigError(changed)
@@ -143,8 +144,7 @@ def resume(
         config: The configuration to resume with; None: the run's own. If it names no data set, that
             of the run stays. If its `run` keys name another directory, the run continues there, and
             the old one is unchanged.
-        overrides: The overrides as typed, for the record.
-        listener, progress: As for `train`.
+        overrides, listener, progress: As for `train`.
 
     Raises:
         ConfigError: A key would make another run of it; nothing was written.
@@ -190,20 +190,18 @@ def _run(
     if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()
-    plan = plan_together(config, rendezvous, record)
+    plan = joint_run.plan_together(config, rendezvous, record)
     checkpoint: Path | None = None
     with contextlib.ExitStack() as stack:
         if begun is not None:
             stack.enter_context(begun.held())
             state, checkpoint = _last(begun)
             # Another global batch would be another training.
-            batch_size, ranks = config.trainer.batch_size, plan.num_trainers
-            size, now = state.get("global_batch_size"), batch_size * ranks
+            ranks, batch_size = plan.num_trainers, config.trainer.batch_size
+            size, now = state.get("global_batch_size"), ranks * batch_size
             if config.sampler.name != "full" and isinstance(size, int) and size != now:
-                expects = (
-                    f"{size} seeds a step over all ranks, as the run was begun; "
-                    f"{counted(ranks, 'rank')} take {now}"
-                )
+                expects = f"{size} seeds a step over all ranks, as the run was begun; "
+                expects += f"{counted(ranks, 'rank')} take {now}"
                 hint = None if size % ranks else f"write trainer.batch_size={size // ranks}"
                 raise ConfigError([Problem("trainer.batch_size", str(batch_size), expects, hint)])
         elif plan.world_size == 1 and not plan.use_gpus:
@@ -217,7 +215,7 @@ def _run(
                 from gnntrain.init_from import resolved_source  # imports all models
 
                 config = resolved_source(config, opened.store)
-        compare_stores(opened, rendezvous)
+        joint_run.compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
         saved = None if begun is None else from_dict(begun.config(), saved=True)
         names = (config.run.dir, config.run.name)
@@ -245,8 +243,8 @@ def _run(
 
 
 def _last(run: RunDirectory) -> tuple[State, Path | None]:
-    """The last checkpoint's state, and its path; none of a run that ended before its first. A
-    UserError where none is intact, or they were removed."""
+    """The last checkpoint's state and path; none of a run that ended before its first. A UserError
+    where none is intact, or they were removed."""
     summary = run.summary()
     if summary is None:
         _log.warning("The run %s ended without a word; %s.", run.shown, why_killed())
@@ -288,17 +286,13 @@ def _train(
         restore_terminal()  # a killed rank could not
         summary = run.summary()
         if summary is None:  # rank 0 was killed
-            state: State = {}
+            known: State = {}
             with contextlib.suppress(UserError):
                 state = load_last(run.checkpoints)[0]
+                known = {k: state[k] for k in ("num_parameters", "initial_weights") if k in state}
+            result, ranks = reached(run, graph.metric), plan.num_trainers
             summary = summarize(
-                job,
-                graph,
-                reached(run, graph.metric),
-                error=error,
-                num_parameters=state.get("num_parameters", 0),
-                world_size=plan.num_trainers,
-                initial_weights=state.get("initial_weights"),
+                job, graph, result, error=error, world_size=ranks, **known
             ).to_dict()
         summary |= {"status": status_of(error), "error": error_text(error)}
         try:
@@ -317,14 +311,8 @@ def _train(
             tell(rendezvous, job=job)
             while True:
                 try:
-                    launch(
-                        "gnntrain.worker:train_rank",
-                        job,
-                        plan,
-                        run.path / "logs",
-                        in_process=in_process,
-                        rendezvous=rendezvous,
-                    )
+                    worker, logs = "gnntrain.worker:train_rank", run.path / "logs"
+                    launch(worker, job, plan, logs, in_process=in_process, rendezvous=rendezvous)
                     break
                 except Exception as error:
                     if restarts_left == 0 or not may_mend(error):
@@ -361,8 +349,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
     Raises:
         UserError: The graph, the checkpoint or the configuration has changed.
     """
-    # Only processes that compute need these imports.
-    from gnntrain.inference import load_best
+    from gnntrain.inference import load_best  # only processes that compute need these
     from gnntrain.training.evaluation import take_marks, warn_of_constant
 
     best = load_best(run_dir)
@@ -443,13 +430,12 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
     outside_metrics(graph.task)  # imports them
     positive_class(graph, config.task.positive_class)
     is_sampled, evaluation = config.sampler.name == "neighbor", config.evaluation
-    if config.model.is_hetero:
-        depth = config.model.num_layers
-        if is_sampled:
-            resolved_fan_outs(config.sampler.fan_outs, graph.schema, depth, "sampler.fan_outs")
-        if evaluation.name == "sampled" and evaluation.fan_outs is not None:
-            key = "evaluation.fan_outs"
-            resolved_fan_outs(evaluation.fan_outs, graph.schema, depth, key)
+    for key, fan_outs, is_used in (
+        ("sampler.fan_outs", config.sampler.fan_outs, is_sampled),
+        ("evaluation.fan_outs", evaluation.fan_outs, evaluation.name == "sampled"),
+    ):
+        if config.model.is_hetero and is_used and fan_outs is not None:
+            resolved_fan_outs(fan_outs, graph.schema, config.model.num_layers, key)
     if isinstance(config.model, PluginConfig):
         from gnntrain.models import build_model  # imports all models
 
@@ -460,12 +446,10 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
             raise
         except Exception:  # of another's code: perhaps it needs the values that weights lack here
             _log.debug("model %s cannot be made without values", config.model.name, exc_info=True)
-    num_seeds = len(graph.split("train"))
+    global_batch, num_seeds = config.trainer.batch_size * world_size, len(graph.split("train"))
     if num_seeds == 0:
-        raise UserError(
-            f"The data set {graph.dataset} has no training node.", "Give a split that has some."
-        )
-    global_batch = config.trainer.batch_size * world_size
+        told = f"The data set {graph.dataset} has no training node."
+        raise UserError(told, "Give a split that has some.")
     if is_sampled and config.trainer.drop_last and num_seeds < global_batch:
         raise UserError(
             f"trainer.drop_last=true leaves no step: {num_seeds} training nodes, but "

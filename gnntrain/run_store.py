@@ -95,9 +95,8 @@ class ModelSignature:
 
     def has_other_nodes(self, graph: Graph, name: NodeType) -> bool:
         """Whether a type has other nodes in `graph` than the model was trained on."""
-        nodes = graph.nodes[name]
-        same_size = len(nodes) == self.schema.num_nodes[name]
-        return not same_size or self.id_digests.get(name) != _id_digest(nodes)
+        nodes, known = graph.nodes[name], self.id_digests.get(name)
+        return len(nodes) != self.schema.num_nodes[name] or known != _id_digest(nodes)
 
 
 def _id_digest(nodes: Nodes) -> str | None:
@@ -110,22 +109,18 @@ def refuse_other_types(
 ) -> None:
     """Raise a UserError for a graph that lacks a type of the one that a model was trained on, or,
     `exactly`, has further ones; `subject` is the model in the message."""
-    there, here = (
-        {
-            **dict.fromkeys(schema.node_types, "node"),
-            **{"/".join(edge_type): "edge" for edge_type in schema.edge_types},
-        }
-        for schema in (signature.schema, graph.schema)
-    )
-    for name, kind in {**there, **(here if exactly else {})}.items():
-        if name not in here:
-            of_kind = [other for other, its in here.items() if its == kind]
+    for kind in ("node", "edge"):
+        there, here = (
+            list(schema.node_types) if kind == "node" else ["/".join(t) for t in schema.edge_types]
+            for schema in (signature.schema, graph.schema)
+        )
+        for name in (name for name in there if name not in here):
             raise UserError(
                 f"{subject} was trained with the {kind} type {name}, which the graph "
                 f"{graph.dataset} lacks.",
-                meant_or(name, of_kind, f"It has the {kind} types {', '.join(of_kind)}."),
+                meant_or(name, here, f"It has the {kind} types {', '.join(here)}."),
             )
-        if name not in there:
+        for name in (name for name in here if exactly and name not in there):
             raise UserError(
                 f"{subject} was trained without the {kind} type {name} of the graph "
                 f"{graph.dataset}.",
@@ -134,11 +129,8 @@ def refuse_other_types(
 
 
 def model_signature(run: RunDirectory) -> ModelSignature:
-    """The signature of a run's model.
-
-    Raises:
-        UserError: The run did not record it, or the record is damaged.
-    """
+    """The signature of a run's model; a UserError where the run did not record it, or the record is
+    damaged."""
     record = run.store_record()
     if record is None or record.learnt is None:
         told = f"{run.shown} does not record its model: an older gnntrain wrote it."
@@ -171,9 +163,8 @@ def prepare_store(
     Args:
         dataset: The data set.
         labelled: Whether a user's own files must have labels and splits.
-        preprocessing: The preprocessing of a user's own files, of a typed graph by node type;
-            None: fitted to them.
-        lowest: What `dataset.normalize_features` subtracts, by node type; None: the smallest value
+        preprocessing, lowest: Those that a model was trained with: of a user's own files, of a
+            typed graph by node type; and what `dataset.normalize_features` subtracts. None: those
             of this graph.
         data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
@@ -223,10 +214,8 @@ def store_folder(dataset: DatasetConfig) -> Path:
 
 
 def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
-    """The record of a graph in a run directory: path, digest and model signature.
-
-    In parts or whole, a graph has the same digest.
-    """
+    """The record of a graph in a run directory: path, digest (the same in parts or whole) and model
+    signature."""
     signature = ModelSignature.of(graph)
     if isinstance(graph, StoredGraph):  # parts have no rows here
         statistics = {
@@ -298,13 +287,8 @@ def open_graph(
     plan: LaunchPlan | None = None,
     data: object = None,
 ) -> OpenedStore | OpenedParts:
-    """Open what a run trains on: the data set's store, built if necessary, or its parts.
-
-    Args:
-        config: The whole configuration.
-        record: The graph that the run was trained on before; None: the run is new.
-        plan: The machines, or servers, that share out the parts equally.
-        data: See `prepare_store`.
+    """Open what a run trains on: the data set's store, built if necessary, or its parts, which the
+    machines or servers of the `plan` share out equally.
 
     Raises:
         UserError: As `open_run_store`; or the parts are missing, another graph's, or too few.
@@ -328,8 +312,8 @@ def open_graph(
         with contextlib.suppress(UserError):  # its files are not here, nor do they need to be
             identity = _without_places(builder_for(dataset).identity())
             is_same = identity == _without_places(of.identity)
-    there = {key: of.options.get(key) for key in options if of.options.get(key) != options[key]}
-    made = [f"dataset.{key}={shown(value)}" for key, value in there.items()]
+    there = {key: of.options.get(key) for key in options}
+    made = [f"dataset.{k}={shown(value)}" for k, value in there.items() if value != options[k]]
     if made or not is_same:
         made_with = f": it was made with {', '.join(made)}" if made else ""
         raise UserError(

@@ -1,7 +1,8 @@
 """A faster start of commands; not used when gnntrain is imported as a library.
 
-Imports make a million objects, which each garbage collection would traverse (0.6 s of a default
-run); and torch and PyG import a compiler, an exporter and pandas, which most runs never use (2 s).
+Of a default run's CPU seconds garbage collection would take 0.5, as imports make a million
+objects, and imports that most runs never use: torch's compiler and what operators do to tensors
+without data 1.7, torch.onnx 0.5, PyG's data sets, explainers and transforms 0.4.
 """
 
 from __future__ import annotations
@@ -10,25 +11,17 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
 from types import ModuleType
 from typing import Any
 
-# Before torch is loaded, which reads each once.
-VARIABLES = {
-    # A mini-batch's activations are newly allocated in every step; pages of 2 MiB instead of 4 KiB
-    # need 512 times fewer page faults.
-    "THP_MEM_ALLOC_ENABLE": "1",
-    # Idle OpenMP threads would spin on cores that the Numba kernels and the loader's threads need.
-    "OMP_WAIT_POLICY": "PASSIVE",
-}
-META = "torch._meta_registrations"
-"""What operators do to tensors without data, where that is written in Python (0.5 s). Compiler,
-exporter and fake tensors import it through `_NEED_META`."""
-_DYNAMO = "torch._dynamo"
+# Before torch is loaded: pages of 2 MiB for a mini-batch's activations; and no idle OpenMP thread
+# spins on a core that the Numba kernels and the loader's threads need.
+VARIABLES = {"THP_MEM_ALLOC_ENABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+META, _DYNAMO = "torch._meta_registrations", "torch._dynamo"
 _NEED_META = (_DYNAMO, "torch._decomp", "torch.export")
 _is_paused = False
 
@@ -52,7 +45,7 @@ def collection_paused() -> Iterator[None]:
 
 
 def resume_collection() -> None:
-    """Enable garbage collection again, if it was paused, without all existing objects."""
+    """Enable garbage collection again, if it was paused, of newer objects alone."""
     global _is_paused
     if _is_paused:
         _is_paused = False
@@ -61,8 +54,7 @@ def resume_collection() -> None:
 
 
 def _disable(*arguments: Any, **options: Any) -> Any:
-    """`torch.compiler.disable`: a function of torch's own is left as it is, a user's must hold when
-    a model that calls the function is compiled later."""
+    """`torch.compiler.disable`: a function of torch's own is left as it is, a user's is not."""
     if sys._getframe(1).f_globals.get("__name__") == "torch._compile":
         return arguments[0]
     execute(_DYNAMO)
@@ -73,19 +65,17 @@ class _Submodule:
     """A submodule of torch's compiler, with stand-ins as its attributes."""
 
     def __init__(self, name: str, **stand_ins: Any) -> None:
-        self._name = name
-        self.__dict__ |= stand_ins
+        self.__dict__ |= {"_name": f"{_DYNAMO}.{name}", **stand_ins}
 
     def __getattr__(self, name: str) -> Any:
         execute(_DYNAMO)
-        return getattr(sys.modules[f"{_DYNAMO}.{self._name}"], name)
+        return getattr(sys.modules[self._name], name)
 
 
 # By module the names that can be read without executing it, each with its value until then: torch's
 # optimisers and process groups, DDP and PyG read these.
 _LAZY: dict[str, dict[str, Any]] = {
     **{name: {} for name in (META, "torch._decomp", "torch.export")},
-    # PyG's own import of these imports pandas, too.
     **{f"torch_geometric.{name}": {} for name in ("datasets", "explain", "profile", "transforms")},
     "torch.onnx": {"is_in_onnx_export": lambda: False},
     _DYNAMO: {
@@ -110,21 +100,17 @@ def execute(name: str) -> None:
 
 
 class _LazyFinder(MetaPathFinder, Loader):
-    """Finds the lazy modules and defers their execution by the loader in `spec.loader_state`.
-    (Python's `LazyLoader` cannot leave single names out, and before 3.12 knows no threads.)"""
+    """Defers executing; Python's `LazyLoader` leaves no names out, and knows threads since 3.12."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname not in _LAZY:
             return None
         from importlib.metadata import version  # help needs none of it
 
-        if not version("torch").startswith("2.13."):  # with which all of this was tried
-            return None
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None:
-            spec.loader, spec.loader_state = self, spec.loader
+        if spec is None or not version("torch").startswith("2.13."):  # with which it was tried
+            return None
+        spec.loader, spec.loader_state = self, spec.loader
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
@@ -154,10 +140,6 @@ class _LazyModule(ModuleType):
                     execute(META)
                 if spec.submodule_search_locations is not None:
                     self.__path__ = spec.submodule_search_locations
-                try:
-                    spec.loader.exec_module(self)
-                except BaseException:
-                    _started.discard(spec.name)
-                    raise
+                spec.loader.exec_module(self)
                 super().__setattr__("__class__", ModuleType)
         return ModuleType.__getattribute__(self, name)

@@ -9,14 +9,7 @@ from typing import Any
 import platformdirs
 import torch
 
-from gnntrain.build import (
-    build_evaluator,
-    build_exchange,
-    build_loaders,
-    build_model,
-    build_task,
-    context_of_role,
-)
+from gnntrain import build
 from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS, select
 from gnntrain.config.problems import as_typed
@@ -29,18 +22,13 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RankLost, RunError
 from gnntrain.init_from import take_weights
 from gnntrain.job import Job, summarize
+from gnntrain.reporting import text
 from gnntrain.reporting.channel import Channel
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forwarded_warnings, rank_log
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.text import (
-    counted,
-    counted_inputs,
-    counted_outputs,
-    format_seconds,
-    shown_path,
-)
+from gnntrain.reporting.text import counted
 from gnntrain.run_store import model_signature, rank_graph
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.node_classification import positive_phrase
@@ -55,13 +43,10 @@ _log = logging.getLogger("gnntrain")
 
 def train_rank(context: DistributedContext, job: Job) -> None:
     """Run a job. All ranks that train do the same; rank 0 also calls listeners and writes files.
-
-    With `distributed.servers` the last ranks serve the others.
-    """
-    config, everyone = job.config, context
+    With `distributed.servers` the last ranks serve the others."""
+    config, everyone, run = job.config, context, RunDirectory(job.run)
     select(job.kernels, context.device.type)
     plain = config.to_dict()
-    run = RunDirectory(job.run)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(rank_log(run.path, everyone.rank))
@@ -70,7 +55,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 raise
             folder = platformdirs.user_log_path("gnntrain") / run.name
             stack.enter_context(rank_log(folder, everyone.rank))
-        context, serves = context_of_role(config, everyone)
+        context, serves = build.context_of_role(config, everyone)
         listeners: list[Listener] = []
         if context.is_main and not serves:
             shown: Console | Channel | None = None  # or the process that started the run shows it
@@ -82,25 +67,26 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             stack.enter_context(forwarded_warnings(tell))
             listeners = [] if shown is None else [shown]
             listeners += build_loggers(plain["logger"], run, plain)
-        exchange = stack.enter_context(build_exchange(config, everyone))
+        exchange = stack.enter_context(build.build_exchange(config, everyone))
         graph = rank_graph(config, job.store, context, exchange)
-        task = build_task(config, graph)
-        model = build_model(config, task, graph, context)
+        task = build.build_task(config, graph)
+        model = build.build_model(config, task, graph, context)
+        where = graph, context, run.path  # activations that do not fit in memory go there
         if serves:  # `context` is that of the servers
             # For evaluation, which reads each row once, a cache would be of no use.
             features = config.features.model_copy(update={"cache_ratio": 0.0})
             config = config.model_copy(update={"features": features})
             assert exchange is not None, "servers are asked"
-            loaders = build_loaders(config, task, model, graph, context, exchange)
+            loaders = build.build_loaders(config, task, model, graph, context, exchange)
             if not isinstance(graph, PartitionedGraph):  # its evaluation reads the whole store
-                loaders = build_loaders(config, task, model, graph, context)
-            evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
+                loaders = build.build_loaders(config, task, model, graph, context)
+            evaluator = build.build_evaluator(config, task, model, loaders, *where)
             resume_collection()
             num_trainers = everyone.world_size - context.world_size
             serve_evaluations(model, evaluator, exchange, context, num_trainers)
             return
-        # Other machines than rank 0's may have no checkpoint and no run to begin from: what rank 0
-        # reads is sent to all of them (weights by DDP).
+        # Other machines may have no checkpoint and no run to begin from: rank 0 sends what it reads
+        # (weights by DDP).
         reads = context.is_main or context.num_machines == 1
         state: State | None = None
         initial: dict[str, Any] | None = None
@@ -110,17 +96,15 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             initial = state.get("initial_weights")
         elif reads:
             initial = take_weights(config, model, graph)
-        loaders = build_loaders(config, task, model, graph, context, exchange)
+        loaders = build.build_loaders(config, task, model, graph, context, exchange)
         callbacks: list[Callback] = []
         if exchange is not None and config.distributed.servers:
             evaluator = stack.enter_context(served_evaluator(exchange, context))
             callbacks = [ServerTimes(exchange)]
         else:
-            evaluator = build_evaluator(config, task, model, loaders, graph, context, run.path)
+            evaluator = build.build_evaluator(config, task, model, loaders, *where)
         trainer = Trainer(
-            model,
-            loaders.training_loader(),
-            evaluator,
+            *(model, loaders.training_loader(), evaluator),
             task=task,
             config=config.trainer,
             context=context,
@@ -145,23 +129,21 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 "" if job.kernels == CPU_KERNELS else str(job.kernels),
                 "" if on_gpu else product_note(config.trainer.precision),
             ]
-            sampler = "full graph"
+            sampler, begun_with = "full graph", ""
             if config.sampler.name != "full":
                 sampler = f"neighbor {as_typed(config.sampler.fan_outs)} ({loaders.backend})"
-            plan = trainer.loader.plan
-            width = graph.schema.num_features[graph.target]
-            begun_with = ""
             if initial is not None:
-                taken = "{num_taken:,} of {num_parameters:,} parameters".format(**initial)
-                begun_with = f"{taken} from {shown_path(initial['run'])}, epoch {initial['epoch']}"
+                begun_with = "{num_taken:,} of {num_parameters:,} parameters".format(**initial)
+                begun_with += f" from {text.shown_path(initial['run'])}, epoch {initial['epoch']}"
+            width = graph.schema.num_features[graph.target]
             sizes = [
                 f"{graph.num_nodes:,} nodes",
                 f"{graph.num_edges:,} edges",
-                counted_inputs(width, len(graph.nodes), len(graph.edges)),
-                counted_outputs(graph.num_classes, graph.task),
+                text.counted_inputs(width, len(graph.nodes), len(graph.edges)),
+                text.counted_outputs(graph.num_classes, graph.task),
             ]
             # A warning says what the model does not read of edges. A published graph has no ids.
-            data = graph.summary
+            data, plan = graph.summary, trainer.loader.plan
             read = {} if data is None else dict(data.lines(besides=EDGES_ALONE))
             training = [
                 counted(config.trainer.epochs, "epoch"),
@@ -169,26 +151,21 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 f"{counted(min(plan.global_batch_size, len(plan.seeds)), 'seed')} a step",
                 f"seed {config.trainer.seed}",
             ]
-            opened = f"{job.store_reason} ({format_seconds(job.store_seconds)})"
+            opened = f"{job.store_reason} ({text.format_seconds(job.store_seconds)})"
             facts = {
                 "dataset": graph.dataset,
                 "graph": " · ".join(sizes),
                 "positive": positive_phrase(graph, config.task.positive_class),
                 **(read if data and data.ids else {"split": read.get("split", "")}),
-                "store": f"{opened}\n{shown_path(job.store)}",
+                "store": f"{opened}\n{text.shown_path(job.store)}",
                 "model": f"{config.model.name} · {num_parameters:,} parameters",
                 "weights": begun_with,
                 "sampler": "\n".join([sampler, *loaders.why_placed]),
                 "training": " · ".join(training),
                 "device": "; ".join(filter(None, computing)),
             }
-            info = RunInfo(
-                metric=graph.metric,
-                epochs=config.trainer.epochs,
-                run_dir=run.shown,
-                records=tuple(trainer.result.records),
-                facts=facts,
-            )
+            records = tuple(trainer.result.records)
+            info = RunInfo(graph.metric, config.trainer.epochs, run.shown, records, facts)
             _log.info("initial weights: %s", begun_with or "random")
             for listener in listeners:
                 listener.on_start(info)
@@ -203,8 +180,8 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 f"The spread of {first_names(apart)} is far from the other features': those of "
                 "small spread count for little at first. Set dataset.standardize=true."
             ] * bool(apart)
-            for text in (*dataset_warnings(graph), *spreads, *unread, *task.warnings()):
-                _log.warning("%s", text)
+            for warning in (*dataset_warnings(graph), *spreads, *unread, *task.warnings()):
+                _log.warning("%s", warning)
         resume_collection()
         # Rank 0 writes the summary in every case and passes it to the listeners.
         error: BaseException | None = None
@@ -223,9 +200,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         finally:
             if context.is_main:
                 summary = summarize(
-                    job,
-                    graph,
-                    trainer.result,
+                    *(job, graph, trainer.result),
                     error=error,
                     num_parameters=num_parameters,
                     world_size=context.world_size,

@@ -39,7 +39,7 @@ FLOORS = [
     ["training"],
     ["reporting"],
     ["selfcheck"],
-    ["build", "job", "run_store", "restarts"],
+    ["build", "job", "run_store"],
     ["init_from"],
     ["worker", "failures", "inference", "joint_run"],
     ["run", "results", "report"],

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -90,6 +89,24 @@ def test_the_last_layer_begins_anew_where_there_are_other_classes(
     assert torch.equal(fresh["convs.1.lin_l.weight"], after["convs.1.lin_l.weight"])
 
 
+@pytest.mark.parametrize(
+    ("keys", "fresh"),
+    [
+        (["model.num_layers=3", "sampler.fan_outs=[5,5,5]"], ("convs.2.",)),
+        (["dataset.num_features=9"], ("convs.0.lin_l.weight", "convs.0.lin_r.weight")),
+    ],
+)
+def test_weights_of_another_shape_begin_at_random_and_are_named(
+    first: str, capsys: pytest.CaptureFixture[str], keys: list[str], fresh: tuple[str, ...]
+) -> None:
+    assert main([*SMALL, *keys, STILL, f"trainer.init_from={first}", "run.dir=second"]) == 0
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if "init_from" in text]
+    before = best(first)
+    for name, weight in best("second").items():
+        assert (name in line) == name.startswith(fresh)
+        assert name in line or torch.equal(weight, before[name])
+
+
 def test_a_resumed_run_keeps_its_own_weights_even_where_the_first_run_has_gone() -> None:
     assert main([*SMALL, "run.dir=first"]) == 0
     assert main([*SMALL, "trainer.init_from=first", "run.dir=second"]) == 0
@@ -122,10 +139,8 @@ def test_in_a_sweep_latest_is_the_run_before_it() -> None:
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        (["model.hidden_channels=16"], ["convs.0.lin_l.weight", "[8, 64]", "[16, 64]", "=8"]),
-        (["model=gcn"], ["convs.0.lin.weight", "absent", "model=sage"]),
-        (["model.num_layers=3", "sampler.fan_outs=[5,5,5]"], ["convs.2.lin_l.weight", "=2"]),
-        (["dataset.num_features=9"], ["64 features", "9"]),
+        (["model.hidden_channels=16"], ["convs.0.lin_l.weight", "config.yaml"]),
+        (["model=gcn"], ["convs.0.lin.weight", "model=sage"]),
         (["trainer.init_from=nowhere"], ["nowhere"]),
     ],
 )
@@ -205,93 +220,45 @@ def test_a_model_of_ones_own_takes_all_but_its_outputs(
     assert main([*keys, *more, "+model.options.width=6", "run.dir=third"]) == 2
 
 
-FIRST = "age,spent,country", ("de", "fr"), "cab"
-"""Columns, countries, and the classes of the nodes in turn."""
-
-
-def write_people(
-    name: str, columns: str, countries: tuple[str, ...], classes: str, prefix: str = ""
-) -> list[str]:
-    """A table of 24 nodes, whose edges are a ring; the keys that read it."""
+def write_people(name: str, columns: str, prefix: str = "") -> list[str]:
+    """A table of 24 nodes of three classes, whose edges are a ring; the keys that read it."""
     lines = []
     for at in range(24):
-        values = {"age": at % 3 + 0.5, "spent": at % 5 + 0.25, "country": countries[at // 2 % 2]}
-        if at == 23:
-            values["country"] = countries[-1]
+        values = {"age": at % 3 + 0.5, "spent": at % 5 + 0.25}
         features = ",".join(str(values[column]) for column in columns.split(","))
-        label = prefix + classes[at % len(classes)]
-        lines.append(f"n{at},{features},{label},{('train', 'val', 'test')[at // 8]}\n")
+        lines.append(
+            f"n{at},{features},{prefix}{'cab'[at % 3]},{('train', 'val', 'test')[at // 8]}\n"
+        )
     Path(f"{name}.csv").write_text(f"id,{columns},label,split\n" + "".join(lines))
     edges = "".join(f"n{at},n{(at + 1) % 24}\n" for at in range(24))
     Path("edges.csv").write_text(f"source,target\n{edges}")
     return ["dataset=files", f"dataset.features={name}.csv", "dataset.edges=edges.csv"]
 
 
-def logits(run: str) -> pd.DataFrame:
-    """What the run predicts for its own nodes, by class name."""
-    Path("out.csv").unlink(missing_ok=True)
-    assert main(["predict", run, "--out", "out.csv", "--what", "logits"]) == 0
-    return pd.read_csv("out.csv").set_index("node")
-
-
 QUICK = ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=8", "sampler=full"]
 
 
 @pytest.mark.parametrize(
-    ("model", "mixes_classes"),
-    [
-        (["model=sage", "model.num_layers=1"], False),
-        (["model=sage", "model.jk=cat", "model.residual=true"], False),
-        (["model=gat", "model.heads=2", "model.output_heads=3"], True),
-        (["model=gin"], True),
-    ],
-    ids=str,
+    ("columns", "prefix", "layer"), [("spent,age", "", 0), ("age,spent", "new ", 1)]
 )
-def test_features_categories_and_classes_are_matched_by_name(
-    model: list[str], mixes_classes: bool, capfd: pytest.CaptureFixture[str]
+def test_weights_of_other_features_or_classes_begin_at_random_even_of_as_many(
+    columns: str, prefix: str, layer: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The same people with their columns in another order, a country and a class more: the classes
-    that were there get the same logits, unless a logit depends on all classes of a layer."""
-    keys = [*QUICK, *model, "dataset.categorical=[country]", "trainer.lr=0.05"]
-    assert main([*keys, *write_people("first", *FIRST), "run.dir=first"]) == 0
-    # Both new names sort first. One node alone, n23, is of the new country.
-    more = write_people("second", "spent,country,age", ("de", "fr", "at"), "cab")
-    new = [] if mixes_classes else ["logit_New"]
-    text = Path("second.csv").read_text()
-    Path("second.csv").write_text(text.replace(",c,", ",New,", len(new)))
+    assert main([*QUICK, *write_people("first", "age,spent"), "run.dir=first"]) == 0
     capfd.readouterr()
-    begun = [STILL, "trainer.init_from=first", "run.dir=second"]
-    assert main([*keys, *more, *begun]) == 0
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if "init_from" in line]
-    assert "4 of 5 features (new: country=at)" in line
-    assert ("3 of 4 classes (new: New)" in line) == bool(new)
-    before, after = logits("first"), logits("second")
-    assert list(after.columns) == [*new, *before.columns]
-    ours = [node for node in before.index if node not in ("n21", "n22", "n23", "n0", "n1")]
-    expected = before.loc[ours]
-    np.testing.assert_allclose(after.loc[ours, before.columns], expected, rtol=1e-4, atol=1e-5)
-    told = summary("second")["initial_weights"]
-    assert 0 < told["num_taken"] < told["num_parameters"]
-
-
-def test_renamed_classes_begin_fresh_and_those_left_out_are_told(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    first = write_people("first", "age,spent", ("de", "fr"), "cab")
-    assert main([*QUICK, *first, "run.dir=first"]) == 0
-    capfd.readouterr()
-    keys = [*QUICK, *write_people("second", "age,spent", ("de", "fr"), "cab", "new "), STILL]
+    keys = [*QUICK, *write_people("second", columns, prefix), STILL]
     assert main([*keys, "trainer.init_from=first", "run.dir=second"]) == 0
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "init_from" in line]
-    assert "0 of 3 classes (new: new a, new b, new c; left out: a, b, c)" in line
-    weights = best("second"), best("first")
     assert main([*keys, "run.dir=third"]) == 0
-    assert torch.equal(weights[0]["convs.1.lin_l.weight"], best("third")["convs.1.lin_l.weight"])
-    assert torch.equal(weights[0]["convs.0.lin_l.weight"], weights[1]["convs.0.lin_l.weight"])
+    for at in (0, 1):
+        name = f"convs.{at}.lin_l.weight"
+        assert (name in line) == (at == layer)
+        expected = best("third" if at == layer else "first")[name]
+        assert torch.equal(best("second")[name], expected)
 
 
 def test_features_of_another_scale_are_told(capfd: pytest.CaptureFixture[str]) -> None:
-    usual = [*QUICK, *write_people("first", "age,spent", ("de", "fr"), "cab")]
+    usual = [*QUICK, *write_people("first", "age,spent")]
     assert main([*usual, "run.dir=first"]) == 0
     capfd.readouterr()
     assert main([*usual, "trainer.init_from=first", "run.dir=second"]) == 0
@@ -301,40 +268,18 @@ def test_features_of_another_scale_are_told(capfd: pytest.CaptureFixture[str]) -
     assert "dataset.standardize" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "model",
-    ["rgcn", "hgt", *(pytest.param(m, marks=pytest.mark.slow) for m in ("hetero_sage", "rgat"))],
-)
-def test_features_and_learnt_rows_of_any_type_are_matched_by_name(
-    model: str, capfd: pytest.CaptureFixture[str]
+def test_rows_that_were_learnt_for_other_nodes_begin_at_random(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    splits = ["val", "train", "train", "test"]
-    people = "".join(f"p{at},{at % 3},{'ab'[at % 2]},{splits[at % 4]}\n" for at in range(20))
-    Path("people.csv").write_text(f"id,age,label,split\n{people}")
-    for name, head in (("first", "size,rent"), ("second", "rent,size")):
-        table = pd.DataFrame({"id": [f"s{at}" for at in range(4)]})
-        table["size"], table["rent"] = np.arange(4) + 0.5, np.arange(4) * 2 + 0.25
-        table[["id", *head.split(",")]].to_csv(f"{name}.csv", index=False)
-        towns = [f"t{at}" for at in (range(3) if name == "first" else (9, 2, 0, 1))]
-        Path(f"{name}_towns.csv").write_text("id\n" + "\n".join(towns))
-        nodes = (
-            "{person: {files: people.csv, label: label, split: split}, "
-            f"shop: {{files: {name}.csv}}, town: {{files: {name}_towns.csv}}}}"
-        )
-        edges = "{shop/to/person: {files: shops_of.csv}, town/to/person: {files: towns_of.csv}}"
-        Path(f"{name}.yaml").write_text(f"nodes: {nodes}\nedges: {edges}\n")
-    for name, number in (("shops", 4), ("towns", 3)):
-        lines = "".join(f"{name[0]}{at % number},p{at}\n" for at in range(20))
-        Path(f"{name}_of.csv").write_text(f"source,target\n{lines}")
-    usual = ["dataset=files", f"model={model}", *QUICK]
-    assert main([*usual, "dataset.schema=first.yaml", "trainer.lr=0.05", "run.dir=first"]) == 0
-    capfd.readouterr()
-    more = ["dataset.schema=second.yaml", STILL, "trainer.init_from=first", "run.dir=second"]
-    assert main([*usual, *more]) == 0
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if "init_from" in line]
-    assert "2 of 2 features of shop (in another order)" in line
-    assert "3 of 4 learnt rows of town (new: t9)" in line
-    pd.testing.assert_frame_equal(logits("second"), logits("first"), rtol=1e-4)
+    run_of_types(tmp_path, {"name": "rgcn", "num_bases": 2})
+    data, raw = typed_ids(), {"name": "rgcn", "num_bases": 2, "hidden_channels": 8}
+    config = from_dict({"model": raw, "trainer": {"init_from": "run"}})
+    resolved_source(config, hetero_graph(data))
+    assert "random" not in caplog.text
+    ids = np.array([f"v{at}".encode() for at in range(data.nodes["venue"].num_nodes)])
+    nodes = {**data.nodes, "venue": replace(data.nodes["venue"], ids=ids)}
+    resolved_source(config, hetero_graph(replace(data, nodes=nodes)))
+    assert "tables.venue.weight" in caplog.text
 
 
 def test_further_types_are_told(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.restarts import begun_run, job_names
+from gnntrain.joint_run import begun_run, job_names
 
 
 @pytest.fixture

@@ -20,11 +20,10 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.inference import load_best
-from gnntrain.init_from import resolved_source
 from gnntrain.loading.features import rows_of
 from gnntrain.models import HeteroGNN
 from gnntrain.results.prediction import predict
-from tests.hetero_graphs import SIZES, hetero_graph, random_hetero_data
+from tests.hetero_graphs import SIZES, random_hetero_data
 from tests.models.hetero_blocks import full_hetero_block
 from tests.packages import install
 from tests.results.runs import write_run
@@ -193,7 +192,3 @@ def test_a_plugin_that_has_learnt_the_rows_of_other_nodes_is_told_apart(
     other, told = changed("venue", ids=OTHER_IDS)(with_ids()), "learnt a row .* of type venue"
     with pytest.raises(UserError, match=told):
         predict(tmp_path / "run", tmp_path / "out.csv", data=other)
-    raw = {"model": {"name": "their_rgcn"}, "trainer": {"init_from": str(tmp_path / "run")}}
-    without_ids = changed("venue", num_nodes=9, ids=None)(with_ids())
-    with pytest.raises(UserError, match=told):
-        resolved_source(from_dict(raw), hetero_graph(without_ids))
