@@ -81,19 +81,6 @@ def test_a_log_gets_a_line_a_minute_from_inside_a_long_epoch() -> None:
     assert found == ["9", "18"]
 
 
-def test_a_cell_that_the_first_row_lacks_moves_no_other() -> None:
-    file = Terminal(160)
-    with Console(file) as console:
-        console.on_start(INFO)
-        console.on_epoch(record(1, cache_hit_rate=None))
-        console.on_epoch(record(2, cache_hit_rate=0.93))
-    titles, first, second = (
-        line for line in final_lines(file.getvalue()) if re.match(r" *(epoch|\d+/\d)", line)
-    )
-    end = titles.index("  lr") + len("  lr")
-    assert first[:end].split()[-1] == second[:end].split()[-1] == f"{record(1).lr:.3g}"
-
-
 def test_a_long_run_keeps_some_of_its_rows_on_a_terminal_and_all_in_a_log() -> None:
     kept = {}
     for live in (True, False):

@@ -160,22 +160,6 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_a_service(
     assert asked == [None, "its-id"]
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
-def test_a_logger_whose_package_has_gone_is_left_out_with_a_warning(
-    name: str,
-    run: RunDirectory,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    for module in (name, "tensorboard.compat.proto.event_pb2"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with caplog.at_level(logging.WARNING, logger="gnntrain"):
-        play(build_loggers({name: {}}, run, CONFIG), record(1))
-    assert len(caplog.messages) == 1
-    assert name in caplog.messages[0]
-    assert len(json_lines(run)) == 1
-
-
 def test_a_service_that_fails_is_left_out_with_one_warning(
     run: RunDirectory, services: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
