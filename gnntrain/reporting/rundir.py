@@ -276,8 +276,7 @@ def planned_run(directory: str | None, name: str | None, dataset: str, model: st
 
 
 def planned_sweep(directory: str | None, name: str | None) -> str:
-    """The folder of a new sweep: `run.dir`, or one under `runs/multirun` by `run.name` or a free
-    name with the time."""
+    """The folder of a new sweep: `run.dir`, or one under `runs/multirun` by `run.name` or time."""
     if directory is not None:
         return str(expanded(directory))
     return str(free(SWEEPS / f"{datetime.now():%Y%m%d-%H%M%S}") if name is None else SWEEPS / name)
