@@ -186,9 +186,8 @@ class Plan:
         graph, figures, use_gpus = self.graph, self.figures, self.asked.use_gpus
         batch, times, kernels = figures["batch"], figures["times"], figures["kernels"]
         of_one = f", measured on {figures['measured_on']}" if figures["measured_on"] else ""
-        inputs = text.counted_inputs(
-            graph.target_nodes.num_features, len(graph.nodes), len(graph.edges)
-        )
+        width = graph.target_nodes.num_features
+        inputs = text.counted_inputs(width, len(graph.nodes), len(graph.edges))
         products = product_note(self.config.trainer.precision)
         threads = "" if of_one else f", {counted(figures['threads'], 'thread')} each"
         run = [
@@ -289,8 +288,7 @@ def plan(config: Config, *, data: object = None) -> Plan:
     asked = LaunchPlan.of(config)
     if asked.servers or config.distributed.graph == "partitioned":
         what = f"servers={asked.servers}" if asked.servers else "graph=partitioned"
-        hint = "Plan it without: its batches are those of the whole graph, its steps those of the "
-        hint += "ranks that train."
+        hint = "Plan it without: the batches are alike, the steps those of the ranks that train."
         raise UserError(f"A run with distributed.{what} cannot be planned.", hint)
     refuse_untrainable(config, opened.store, asked.world_size)
     here = _measurable(config, found, len(opened.store.split("train")))

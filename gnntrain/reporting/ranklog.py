@@ -82,6 +82,11 @@ def _attached(handler: logging.Handler) -> Iterator[None]:
 
 
 def _log_warning(
-    message: Warning | str, category: type[Warning], place: str, line: int, *_: object, **__: object
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    *_: object,
+    **__: object,
 ) -> None:
-    _log.warning("%s: %s (%s:%d)", category.__name__, message, place, line)
+    _log.warning("%s: %s (%s:%d)", category.__name__, message, filename, lineno)
