@@ -67,7 +67,8 @@ class Plan:
         num_evaluations = -(-num_epochs // trainer.eval_every)  # the last epoch has one
         sizes, others = first["batches"], world_size - 1
         # Means over a rank's first mini-batches; edges hop by hop, that of the seeds first.
-        means = {name: fmean(size[name] for size in sizes) for name in sizes[0].keys() - {_EDGES}}
+        names = [name for name in sizes[0] if name != _EDGES]
+        means = {name: fmean(size[name] for size in sizes) for name in names}
         edges = [fmean(hop) for hop in zip(*(size[_EDGES] for size in sizes), strict=True)]
         # A ring's all-reduce of dense gradients; all ranks gather those of tables' rows.
         reduced = 2 * others / world_size * 4 * first["num_dense"]
