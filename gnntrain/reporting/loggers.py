@@ -15,8 +15,6 @@ import io
 import json
 import logging
 import os
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -133,34 +131,24 @@ class CsvLogger(Logger):
 
 
 class TensorBoardLogger(Logger):
-    """An event file in ``tensorboard/`` with the metrics as scalars.
-
-    TensorBoard's own writer writes in a thread, which ends for good on a full disk. Here the
-    events of an epoch are written at once; what fails can be written again.
-    """
+    """An event file in ``tensorboard/`` with the metrics as scalars."""
 
     name = "tensorboard"
+    catches_up = False  # the thread that writes ends for good on a full disk
 
     def on_start(self, info: RunInfo) -> None:
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self._path = self.run.path / "tensorboard" / name
-        self._path.parent.mkdir(exist_ok=True)
-        self._append(file_version="brain.Event:2")
-        if info.records:
-            # TensorBoard hides epochs that were written after the checkpoint.
-            self._append(step=len(info.records) + 1, session_log={"status": "START"})
+        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+        # TensorBoard hides epochs that were written after the checkpoint of a resumed run.
+        first = len(info.records) + 1 if info.records else None
+        self._writer: Any = writer(str(self.run.path / "tensorboard"), purge_step=first)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        values = [{"tag": name, "simple_value": n} for name, n in _scalars(record).items()]
-        self._append(step=record.epoch, summary={"value": values})
+        for name, value in _scalars(record).items():
+            self._writer.add_scalar(name, value, record.epoch)
+        self._writer.flush()
 
-    def _append(self, **event: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        records = io.BytesIO()
-        RecordWriter(records).write(Event(wall_time=time.time(), **event).SerializeToString())
-        _append_whole(self._path, records.getvalue())
+    def on_finish(self, summary: Summary) -> None:  # noqa: ARG002
+        self._writer.close()
 
 
 class WandbLogger(Logger):
