@@ -21,7 +21,6 @@ import torch
 
 from gnntrain import joint_run
 from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
-from gnntrain.config.reading import changed_meaning
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
@@ -109,13 +108,14 @@ def train(
         if source and first and Path(source).name in (rundir.LATEST, Path(first).name):
             trainer = config.trainer.model_copy(update={"init_from": first})
             config = config.model_copy(update={"trainer": trainer})
-        if changed := changed_meaning(saved, config):
+        if changed := checks.changed_meaning(saved, config):
             raise ConfigError(changed)
         summary = begun.summary() or {}
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
             _log.warning("The run %s has completed: nothing is left to train.", begun.shown)
             summary = {"run": str(begun.path), **summary}
-            tell(rendezvous, config=None, summary=summary)
+            tell(rendezvous, "config", None)
+            tell(rendezvous, "summary", summary)
             return summary
         _log.warning("The run %s is there, and goes on.", begun.shown)
         return _run(config, place, begun, (), shown, rendezvous, data)
@@ -167,7 +167,7 @@ def resume(
                 dataset = object_dataset(dataset)
             keys = saved.run if keys.dir is None and keys.name is None else keys
             config = config.model_copy(update={"dataset": dataset, "run": keys})
-            if changed := changed_meaning(saved, config):
+            if changed := checks.changed_meaning(saved, config):
                 raise ConfigError(changed)
         return _run(config, _place(config), run, overrides, listener or progress, rendezvous)
 
@@ -190,7 +190,9 @@ def _run(
     if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()
-    plan = joint_run.plan_together(config, rendezvous, record)
+    known = None if record is None else asdict(record)
+    tell(rendezvous, "config", {"config": config.to_dict(), "store": known})
+    plan = LaunchPlan.of(config, rendezvous)
     checkpoint: Path | None = None
     with contextlib.ExitStack() as stack:
         if begun is not None:
@@ -308,7 +310,9 @@ def _train(
     with on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
-            tell(rendezvous, job=job)
+            own = {"run": str(job.run), "started": job.started}
+            own["checkpoint"] = job.checkpoint and str(job.checkpoint)
+            tell(rendezvous, "job", own)
             while True:
                 try:
                     worker, logs = "gnntrain.worker:train_rank", run.path / "logs"
@@ -334,7 +338,7 @@ def _train(
             close(error)
             raise
     summary = {"run": str(run.path), **(run.summary() or {})}
-    tell(rendezvous, summary=summary)
+    tell(rendezvous, "summary", summary)
     return summary
 
 

@@ -27,10 +27,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app import overrides as syntax
-from gnntrain.config import BuiltinConfig, Config, MLflowConfig, WandBConfig, changed_meaning
+from gnntrain.config import (
+    BuiltinConfig,
+    Config,
+    MLflowConfig,
+    WandBConfig,
+    changed_meaning,
+    from_dict,
+)
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES, PUBLISHED
-from gnntrain.config.reading import from_dict
 from gnntrain.config.section import UNKNOWN
 from gnntrain.config.types import flattened
 from gnntrain.config.yaml_files import read_yaml

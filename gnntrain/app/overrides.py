@@ -43,7 +43,7 @@ def parse_overrides(
             or not one.key_or_group
             or (one.package and not is_hydras(one) and one.key_or_group not in groups)
         ):
-            expects = f"key=value; a list is [a,b], odd text is quoted, at most {_DEEPEST} deep"
+            expects = "key=value without spaces; a list is [a,b], other texts are quoted"
             homes = [group for group, options in groups.items() if text in options]
             hint = f"did you mean {homes[0]}={text}?" if homes else None
             sides = (key, shown(value)) if equals else ("", text)

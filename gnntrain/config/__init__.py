@@ -1,7 +1,10 @@
 """The configuration: one typed schema, and all mistakes reported at once."""
 
+from gnntrain.config.checks import changed_meaning as changed_meaning
+from gnntrain.config.checks import from_dict as from_dict
 from gnntrain.config.checks import machine_problems as machine_problems
 from gnntrain.config.checks import refuse_other_arguments as refuse_other_arguments
+from gnntrain.config.checks import takes_integers as takes_integers
 from gnntrain.config.checks import training_device as training_device
 from gnntrain.config.models import ModelConfig as ModelConfig
 from gnntrain.config.models import PluginConfig as PluginConfig
@@ -9,7 +12,4 @@ from gnntrain.config.models import model_names as model_names
 from gnntrain.config.problems import ConfigError as ConfigError
 from gnntrain.config.problems import Problem as Problem
 from gnntrain.config.published import DATASET_NAMES as DATASET_NAMES
-from gnntrain.config.reading import changed_meaning as changed_meaning
-from gnntrain.config.reading import from_dict as from_dict
-from gnntrain.config.reading import takes_integers as takes_integers
 from gnntrain.config.schema import *  # noqa: F403  # every section

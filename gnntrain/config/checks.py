@@ -1,4 +1,7 @@
-"""Mistakes that no single key shows: keys that contradict each other, the files, the machine."""
+"""From plain data to the schema, with every mistake at once; and which keys of a run may change.
+
+Mistakes that no single key shows: keys that contradict each other, the files, the machine.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from gnntrain.config.models import PluginConfig
-from gnntrain.config.problems import Problem, did_you_mean, shown
+from gnntrain.config.problems import ConfigError, Problem, as_typed, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES
 from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig, TrainerConfig
-from gnntrain.config.types import AnyFanOuts, Divides
+from gnntrain.config.section import Section, in_words, judged, key_schema
+from gnntrain.config.types import Divides
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file
@@ -105,6 +110,82 @@ _HERE: Rules = {
 }
 
 
+# Where, how fast and how long; not what is computed. `batch_size` is judged with the ranks.
+_FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features", "compute")
+_FREE_KEYS = (
+    *("dataset.root", "dataset.store_dir"),
+    *("sampler.threads", "sampler.prefetch", "sampler.topology"),
+    *("trainer.epochs", "trainer.patience", "trainer.eval_every", "trainer.log_every"),
+    *("trainer.batch_size", "trainer.device", "trainer.gpus", "trainer.compile"),
+    *("trainer.cuda_graph", "trainer.on_nonfinite", "trainer.max_restarts"),
+    *("evaluation.ranks", "evaluation.memory_limit"),
+)
+# Backends that draw the same in-neighbours in the same order.
+_SAME_DRAWS = {"auto", "numba", "triton"}
+
+
+def from_dict(
+    raw: Mapping[str, Any],
+    *,
+    saved: bool = False,
+    found: Sequence[Problem] = (),
+    gpus: Callable[[], Mapping[str, int]] | None = None,
+) -> Config:
+    """The configuration that `raw` (plain data, possibly in part) asks for.
+
+    Args:
+        raw: Sections by name, each a mapping of keys; what is left out has its default.
+        saved: Read back from a run directory: raw files and plug-ins may have gone since, and
+            are not looked for.
+        found: Mistakes already known; what they touch is not compared with other keys.
+        gpus: Counts this machine's GPUs by their type; None: what the machine lacks is no mistake.
+
+    Raises:
+        ConfigError: With every mistake: unknown keys and names, wrong types and ranges, keys that
+            contradict each other, files that are not there.
+    """
+    config, wrong = judged(Config, raw, saved=saved)
+    known = {problem.key for problem in found}
+    problems = [*found, *(one for one in wrong if one.key not in known)]
+    checks = [contradictions(config)]
+    if not saved:
+        checks.append(((one.key,), one) for one in missing_files(config))
+    if gpus is not None:
+        checks.append(((one.key,), one) for one in machine_problems(config, gpus))
+    for check in checks:  # of keys that no mistake so far touches
+        touched = tuple(f"{problem.key.removesuffix('.name')}." for problem in problems)
+        problems += [p for keys, p in check if not any(f"{k}.".startswith(touched) for k in keys)]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
+    """The keys that would make another run of it, each with the value it was begun with; `asked`
+    is the configuration it is to go on with."""
+    before, after = begun.to_dict(), asked.to_dict()
+    problems = []
+    for section in (one for one in after if one not in _FREE_SECTIONS):
+        old, new = before[section], after[section]
+        is_other_kind = old.get("name") != new.get("name")  # its name alone is told
+        for key in ("name",) if is_other_kind else new:
+            path, values = f"{section}.{key}", (old.get(key), new[key])
+            is_same = path == "sampler.backend" and {*values} <= _SAME_DRAWS
+            if values[0] != values[1] and path not in _FREE_KEYS and not is_same:
+                expects = f"{shown(values[0])}, with which the run was begun"
+                hint = "leave it out, or train a new run with it"
+                problems.append(Problem(path, shown(values[1]), expects, hint))
+    return problems
+
+
+def takes_integers(config: Config, key: str) -> bool:
+    """Whether a dotted key takes whole numbers alone."""
+    section, _, name = key.rpartition(".")
+    owner = getattr(config, section, config)
+    is_key = isinstance(owner, Section) and name in type(owner).model_fields
+    return is_key and "an integer" in in_words(key_schema(type(owner), name))
+
+
 def refuse_other_arguments(config: object, overrides: object = ()) -> None:
     """Refuse what stands in the place of a configuration or of overrides: a graph, perhaps.
 
@@ -130,32 +211,33 @@ def contradictions(
     is_unknown = isinstance(model, PluginConfig) and not plugins
     is_typed = None if is_unknown else model.is_hetero
     is_exact = config.evaluation.name == "layerwise"
+    drawn = sampler.fan_outs
     shares_rows = keys.graph != "replicated" or keys.servers > 0
     facts = {
         "a model of typed graphs": is_typed,
         "a model of typed graphs, no shared rows": is_typed and not shares_rows,
-        "a fan-out of -1": any(min(one) < 1 for one in _by_type(sampler.fan_outs).values()),
+        "a fan-out of -1": any(
+            min(one) < 1 for one in (drawn.values() if isinstance(drawn, Mapping) else [drawn])
+        ),
         "a data set of classes": data.name in DATASET_NAMES and data.name != "files",
         "exact evaluation of a graph in parts": keys.graph == "partitioned" and is_exact,
     }
 
     # One fan-out a layer; an evaluation that takes over those of the sampler needs no second look.
-    fan_outs = {"sampler.fan_outs": sampler.fan_outs} if sampler.name == "neighbor" else {}
+    fan_outs = {"sampler.fan_outs": drawn} if sampler.name == "neighbor" else {}
     if not is_exact and (config.evaluation.fan_outs is not None or not fan_outs):
-        fan_outs["evaluation.fan_outs"] = config.evaluation.fan_outs or sampler.fan_outs
+        fan_outs["evaluation.fan_outs"] = config.evaluation.fan_outs or drawn
     for key, value in fan_outs.items() if model.uses_graph else ():
-        by_type, wrong = isinstance(value, Mapping), dict[str, Sequence[int]]()
-        if by_type and is_typed is False:
-            expects = f"a list: model.name={model.name} is for graphs of one type"
-        elif by_type and sampler.fan_out_scope == "node":
-            expects = "a list with sampler.fan_out_scope=node: edge types share a node's fan-out"
-        else:
+        by_type = value if isinstance(value, Mapping) else {"": value}
+        if value is by_type and (is_typed is False or sampler.fan_out_scope == "node"):
+            scope = f"sampler.fan_out_scope={sampler.fan_out_scope}"
+            expects = f"a list with model.name={model.name} and {scope}"
+        elif any(len(one) != model.num_layers for one in by_type.values()):
             expects = f"one number a layer: model.num_layers={model.num_layers}"
-            wrong = {t: one for t, one in _by_type(value).items() if len(one) != model.num_layers}
-            if not wrong:
-                continue
+        else:
+            continue
         compared = (key, "sampler.fan_outs", "model.num_layers", "model.name")
-        yield compared, Problem(key, shown(wrong if by_type and wrong else value), expects)
+        yield compared, Problem(key, shown(value), expects)
 
     # The model's keys that must divide another one, as heads must divide hidden_channels.
     for name, field in type(model).model_fields.items():
@@ -175,27 +257,20 @@ def contradictions(
     if isinstance(data, SyntheticConfig):
         size, edges = data.num_nodes, data.num_edges
         of_splits = sum(part or 0 for part in (data.num_train, data.num_val, data.num_test))
-        is_many = edges is not None and edges > size * (size - 1)
-        is_odd = edges is not None and not is_many and edges % 2 == 1
+        is_many = edges is not None and (edges > size * (size - 1) or edges % 2 == 1)
         is_dense = edges is None and data.avg_degree > size - 1
         both = "with num_val and num_test together at most"
-        even = "an even number (edges lie in both directions), with"
         numbers += [
             (data.num_classes > size, "dataset.num_classes", "at most", nodes),
             (of_splits > size, "dataset.num_train", both, nodes),
             (is_dense, "dataset.avg_degree", "less than", nodes),
-            (is_many, "dataset.num_edges", "at most all pairs of", nodes),
-            (is_odd, "dataset.num_edges", even, nodes),
+            (is_many, "dataset.num_edges", "even, and at most all pairs of", nodes),
         ]
     for is_wrong, key, expects, other in numbers:
         if is_wrong:
             expects = f"{expects} {other}={_value(config, other)}"
             yield (key, other), Problem(key, str(_value(config, key)), expects)
     yield from _clashes(_CLASHES, config, facts)
-
-
-def _by_type(fan_outs: AnyFanOuts) -> Mapping[str, Sequence[int]]:
-    return fan_outs if isinstance(fan_outs, Mapping) else {"": fan_outs}
 
 
 def _clashes(
@@ -237,23 +312,20 @@ def missing_files(config: Config) -> Iterator[Problem]:
     if not isinstance(data, FilesConfig) or config.distributed.graph == "partitioned":
         return
     whole = "data" if data.data else "schema" if data.schema else None
-    for key in ("edges", "features") if whole is None else ():
-        if getattr(data, key) is None:
+    columns = ["ignore", "categorical"]
+    columns += [key for key in FilesConfig.model_fields if key.endswith(("_column", "_columns"))]
+    for key in ("data", "schema", *_ROLES, *(columns if whole == "schema" else ())):
+        value, expects, hint = getattr(data, key), "", ""
+        if whole is None and key in ("edges", "features") and value is None:
+            expects = f"the file of {key}"
             hint = f"write dataset.{key}=FILE, dataset.schema=FILE or dataset.data=FILE"
-            yield Problem(f"dataset.{key}", "null", f"the file of {key}", hint)
-    columns = [key for key in FilesConfig.model_fields if key.endswith(("_column", "_columns"))]
-    columns = [*columns, "ignore", "categorical"] if whole == "schema" else ["schema"]
-    for key in (*_ROLES, *columns) if whole is not None else ():
-        value = getattr(data, key)
-        if value and (isinstance(value, str) or key in columns):
-            expects = f"no value: dataset.{whole} says it"
-            yield Problem(f"dataset.{key}", shown(value), expects, "leave one of the two out")
-    for key in ("data", "schema", *_ROLES):
-        path = getattr(data, key)
-        if isinstance(path, str) and not is_file(path):
-            near = did_you_mean(Path(path).name, file_names(Path(path).parent))
-            hint = near or "set dataset.root to the files' folder"
-            yield Problem(f"dataset.{key}", path, "a file that exists", hint)
+        elif whole not in (None, key) and value and (isinstance(value, str) or key in columns):
+            expects, hint = f"no value: dataset.{whole} says it", "leave one of the two out"
+        elif isinstance(value, str) and not is_file(value):
+            near = did_you_mean(Path(value).name, file_names(Path(value).parent))
+            expects, hint = "a file that exists", near or "set dataset.root to the files' folder"
+        if expects:
+            yield Problem(f"dataset.{key}", as_typed(value), expects, hint)
 
 
 def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[str, int]:
