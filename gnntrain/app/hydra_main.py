@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,9 @@ def run_hydra(typed: Sequence[str], flags: Sequence[str], sources: Sources) -> i
     first, *others = sources.folders
     arguments = [*flags, *(f"--config-dir={folder}" for folder in others[:1])]  # it takes one
     arguments += [*translate(typed, sources.groups), *search_path(others[1:])]
-    places = {_RUN_DIR: rundir.planned_run, "gnntrain.sweep_dir": rundir.planned_sweep}
-    for name, place in places.items():
-        OmegaConf.register_new_resolver(name, place, replace=True, use_cache=True)
+    register = partial(OmegaConf.register_new_resolver, replace=True, use_cache=True)
+    register(_RUN_DIR, rundir.planned_run)
+    register("gnntrain.sweep_dir", rundir.planned_sweep)
     task = TrainTask(tuple(typed), sources, tuple(sys.argv))
     main = hydra.main(str(first.absolute()), sources.config_name, "1.3")(task)
     # Hydra's main reads `sys.argv`; it raises what failed, instead of printing it.
