@@ -15,12 +15,10 @@ from typing import IO
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write, which replaces the one at `path` once it is complete.
-
-    A reader sees the old file or the new one; after an error the old one stays. The draft is
-    removed, that of a killed writer by the next one. Of several writers at a time the last one
-    wins. A `path` that is no regular file (a terminal, a pipe) is written directly.
-    """
+    """Give a file to write, which replaces the one at `path` once it is complete: a reader sees the
+    old file or the new one, and after an error the old one stays. The draft of a killed writer is
+    removed by the next one. Of several writers at a time the last one wins. A `path` that is no
+    regular file (a terminal, a pipe) is written directly."""
     path = Path(os.path.realpath(path))  # a symbolic link stays one
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
@@ -37,10 +35,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder to fill, which then replaces `path`, if that is missing or empty.
-
-    All else as in `atomic_write`.
-    """
+    """Give an empty folder to fill, which then replaces `path` as a file does in `atomic_write`, if
+    that is missing or empty."""
     with draft_of(path, is_folder=True) as draft:
         yield draft
         draft.replace(path)
@@ -49,10 +45,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_of(path: Path, *, is_folder: bool = False) -> Iterator[Path]:
-    """Make an empty file or folder beside `path`, to be filled and renamed; else it is removed.
-
-    Its name is random: writers in two containers may have the same process id.
-    """
+    """Make an empty file or folder beside `path`, to be filled and renamed; else it is removed. Its
+    name is random: writers in two containers may have the same process id."""
     remove_stale_drafts(path)
     while True:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -79,7 +73,7 @@ def remove_stale_drafts(path: Path) -> None:
     """Remove the drafts of killed writers of `path`: those that no process, on this or another
     machine, has locked. On a file system without locks they stay."""
     name_of_draft = re.compile(rf"\.{re.escape(path.name)}\.([0-9a-f]{{16}}|\d+)")
-    names: list[str] = []
+    names = list[str]()
     with suppress(OSError):
         names = os.listdir(path.parent)  # noqa: PTH208 - building Path objects is slow
     for draft in (path.with_name(name) for name in names if name_of_draft.fullmatch(name)):

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
 
-# Sampled evaluation must not draw the same neighbours as training.
-_EVALUATION_STREAM = 0x45564131
+_EVALUATION_STREAM = 0x45564131  # sampled evaluation must not draw the neighbours of training
 
 
 def build_task(
@@ -167,24 +166,21 @@ def build_evaluator(
     exact: bool = False,
 ) -> Evaluator:
     """The evaluator that the `evaluation` keys describe; or (`exact`) the exact one, which can
-    `infer`. It reads edges and features where the loaders do: on a GPU, or on other machines.
-    Activations that do not fit in memory go to `scratch_dir`."""
+    `infer`. It reads edges and features where the loaders do. Activations that do not fit in memory
+    go to `scratch_dir`."""
     if config.evaluation.name == "sampled" and not exact:
         fan_outs = config.evaluation.fan_outs or config.sampler.fan_outs
         plans = _evaluation_plans(config, task, context, by_node=model.needs.edge_index)
         sampled = {split: loaders.loader(plan, fan_outs) for split, plan in plans.items()}
         why = "from sampled in-neighbours (evaluation=sampled)"
         return SampledEvaluator(task, sampled, context, estimated=why)
-    # Activations beyond the limit are in `scratch_dir`; a plain module's are each rank's own.
-    is_plain, on_gpu = isinstance(model, PlainModel), devices.is_gpu(context.device)
-    limit = config.evaluation.memory_limit
+    on_gpu, limit = devices.is_gpu(context.device), config.evaluation.memory_limit
     limit = int((total_memory() / 2**32 if limit is None else limit) * 2**30)  # None: a quarter
-    sharing = DistributedContext(device=context.device) if is_plain else context
-    buffers = SharedBuffers(sharing, scratch_dir, limit)
-    if is_plain:
+    if isinstance(model, PlainModel):  # each rank has activations of its own
+        buffers = SharedBuffers(DistributedContext(device=context.device), scratch_dir, limit)
         plans, hops = _evaluation_plans(config, task, context), config.model.num_layers
         return ModuleEvaluator(task, loaders, graph, context, buffers, plans, hops)
-    sources = loaders.features
+    buffers, sources = SharedBuffers(context, scratch_dir, limit), loaders.features
     if isinstance(graph, PartitionedGraph):
         shared, exchange = loaders.values, loaders.exchange
         assert isinstance(shared, SharedGraph)

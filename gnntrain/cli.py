@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -21,7 +22,7 @@ from gnntrain.commands.training import refuse_several
 from gnntrain.distributed.launchers import launched, requeues_itself
 from gnntrain.distributed.signals import install_handlers, on_forced_exit, requeue
 from gnntrain.errors import GnntrainError, UserError, exit_code, signal_of
-from gnntrain.failures import keep_traceback, sentence, way_on
+from gnntrain.failures import keep_traceback, sentence
 
 _ENDED = {
     128 + signal.SIGTERM: "terminated (SIGTERM)",
@@ -34,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     0: done. 2: the user's mistake. 1: something failed at run time. 138: so, and another try may
-    mend it. 128 + the signal's number: interrupted (130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP,
-    140 by SIGUSR2).
+    mend it. 128 + the signal's number: interrupted (130 by Ctrl-C, 143 by SIGTERM).
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a character that the terminal lacks is printed as `?`
@@ -88,18 +88,23 @@ def _fail(error: Exception | KeyboardInterrupt) -> int:
         code, text = exit_code(error), sentence(error)
     if getattr(error, "is_told", False):
         return code
+    run_dir = getattr(error, "run_dir", None)  # of the run or sweep
     _complain(f"gnntrain: {text}")
     if isinstance(error, GnntrainError) and error.hint:
         _complain(error.hint)
     if isinstance(error, Exception) and os.environ.get("GNNTRAIN_DEBUG") == "1":
         traceback.print_exception(error)
     elif isinstance(error, Exception) and code != UserError.exit_code:
-        if kept := keep_traceback(error, getattr(error, "run_dir", None)):
+        if kept := keep_traceback(error, run_dir):
             _complain(f"Traceback: in {kept}.")
         elif not isinstance(error, GnntrainError):
             _complain("Traceback: GNNTRAIN_DEBUG=1 shows it.")
-    if code != UserError.exit_code and (command := way_on(error)) is not None:
-        _complain(f"Go on with `{command}`.")
+    if code != UserError.exit_code and run_dir is not None:
+        from gnntrain.reporting.rundir import has_checkpoint
+        from gnntrain.reporting.text import shown_path
+
+        if has_checkpoint(run_dir) or (Path(run_dir) / "sweep.json").is_file():
+            _complain(f"Go on with `gnntrain resume {shlex.quote(shown_path(run_dir))}`.")
     return code
 
 

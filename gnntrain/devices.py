@@ -1,8 +1,5 @@
-"""What torch's devices offer: the one place that knows how CUDA, MPS, XPU and the CPU differ.
-
-A device that is not a CPU is called a GPU. CUDA stands for NVIDIA's GPUs and, with torch's ROCm
-build, for AMD's.
-"""
+"""What torch's devices offer: the one place that knows how CUDA (NVIDIA's GPUs and, with torch's
+ROCm build, AMD's), MPS, XPU and the CPU differ. A device that is not a CPU is called a GPU."""
 
 from __future__ import annotations
 
@@ -51,9 +48,7 @@ def accelerator() -> str | None:
     """
     if torch.cuda.device_count() > 0:  # asks the driver's library
         return "cuda"
-    if not torch.accelerator.is_available():
-        return None
-    found = torch.accelerator.current_accelerator()
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return found.type if found is not None and num_gpus(found.type) else None
 
 

@@ -60,11 +60,6 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(number)
         self.number = number
 
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
-        run = getattr(self, "run_dir", None)
-        return ["Interrupted." + ("" if run is None else f' resume("{run}") goes on.')]
-
 
 def may_mend(error: BaseException) -> bool:
     """Whether another try from the last checkpoint may succeed, by the error and its causes: one of

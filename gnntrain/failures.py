@@ -1,8 +1,7 @@
-"""The message of a failure, the file of its traceback, and the command that resumes."""
+"""The message of a failure, and the file of its traceback."""
 
 from __future__ import annotations
 
-import shlex
 import traceback
 from pathlib import Path
 
@@ -33,17 +32,3 @@ def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | N
     except OSError:
         return None
     return path
-
-
-def way_on(error: BaseException) -> str | None:
-    """The command that resumes the run or sweep of a failure, of which the error has the directory
-    as `run_dir`; None if nothing was saved."""
-    run_dir = getattr(error, "run_dir", None)
-    if run_dir is None:
-        return None
-    from gnntrain.reporting.rundir import has_checkpoint  # imported only for a failed run
-    from gnntrain.reporting.text import shown_path
-
-    if not has_checkpoint(run_dir) and not (Path(run_dir) / "sweep.json").is_file():
-        return None
-    return f"gnntrain resume {shlex.quote(shown_path(run_dir))}"

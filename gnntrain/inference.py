@@ -65,10 +65,9 @@ def infer(
     embed: bool = False,
     scratch_dir: Path | None = None,
 ) -> Inferred:
-    """Compute the outputs of a run's best model for every node, exactly: over all in-neighbours.
-
-    Layer by layer, in chunks. Memory: two layers' activations, which go to disk beyond
-    `evaluation.memory_limit`, and a chunk.
+    """Compute the outputs of a run's best model for every node, exactly: over all in-neighbours,
+    layer by layer, in chunks. Memory: a chunk, and two layers' activations, which go to disk beyond
+    `evaluation.memory_limit`.
 
     Args:
         run_dir: The run: a directory, a name under `runs/`, or `latest`.
@@ -79,8 +78,8 @@ def infer(
         scratch_dir: The folder for activations that do not fit in memory; None: the run directory.
 
     Returns:
-        Predictions, probabilities, logits and ids; on the CPU, a large matrix mapped from disk. And
-        the embeddings if asked for.
+        Predictions, probabilities, logits and ids, and the embeddings if asked for; on the CPU, a
+        large matrix mapped from disk.
 
     Raises:
         UserError: The graph is missing, or does not fit the model.
@@ -114,15 +113,12 @@ def load_best(
         keys |= {"weight_column"} if run_store.is_object(config.dataset) else set()
         alike = FilesConfig(name="data", **{key: getattr(config.dataset, key) for key in keys})
         config = config.model_copy(update={"dataset": alike})
-    is_runs = data is None and config.dataset == saved.dataset
-    record = run.store_record()
-    is_other = not is_runs
-    if is_runs and reread and record is not None:  # whether its files hold another graph today
+    record, is_other = run.store_record(), data is not None or config.dataset != saved.dataset
+    if reread and record is not None and not is_other:  # its files may hold another graph today
         is_other = Path(record.path).name != run_store.store_folder(saved.dataset).name
     if is_other:
         signature, dataset = run_store.model_signature(run), config.dataset
-        made_by = signature.preprocessing
-        missing = getattr(dataset, "missing", "refuse")
+        made_by, missing = signature.preprocessing, getattr(dataset, "missing", "refuse")
         if missing != "refuse" and all(one.fills is None for one in made_by.values()):
             raise UserError(
                 f"dataset.missing={missing}: the model was trained on a graph without missing "
@@ -158,9 +154,9 @@ def load_best(
         graph = run_store.open_run_store(record, saved.dataset).store
         signature = ModelSignature.of(graph)
     torch.set_num_threads(config.distributed.threads or available_cores())
-    # One process, with the device of this machine: every device draws the same batches, and
-    # computes the same outputs but for rounding. A GPU is used, also of another kind than training
-    # had, unless training was to use none; what only its own kind, or several, can do is left out.
+    # One process, with the device of this machine, on which outputs are the same but for rounding:
+    # a GPU, also of another kind than training had, unless that was to use none. What only its own
+    # kind, or several, can do is left out.
     wants_gpu = config.trainer.device != "cpu" and config.trainer.gpus != 0
     kind = accelerator() if wants_gpu else None
     context = DistributedContext(device=torch.device(kind, 0) if kind else torch.device("cpu"))
@@ -196,16 +192,9 @@ def load_best(
             _log.warning("%s", unlike)
     load_weights(model, state, checkpoint)
     parts = config, task, model, loaders, graph, context, scratch_dir or run.path
-    return BestModel(
-        run,
-        epoch_of(state, checkpoint),
-        graph,
-        signature,
-        task,
-        positive_name(signature, config.task.positive_class),
-        model,
-        partial(build_evaluator, *parts),
-    )
+    evaluator, epoch = partial(build_evaluator, *parts), epoch_of(state, checkpoint)
+    positive = positive_name(signature, config.task.positive_class)
+    return BestModel(run, epoch, graph, signature, task, positive, model, evaluator)
 
 
 def _learnt_rows(

@@ -85,10 +85,8 @@ def _fitting(
 ) -> tuple[int, dict[str, Tensor], list[str]]:
     """The best epoch of a run, its weights that a model for the graph takes, and the names of those
     that begin at random; a UserError where the graphs' types differ."""
-    signature = model_signature(run)
-    refuse_other_types(
-        signature, graph, subject=f"trainer.init_from={run.shown}: its model", exactly=True
-    )
+    signature, subject = model_signature(run), f"trainer.init_from={run.shown}: its model"
+    refuse_other_types(signature, graph, subject=subject, exactly=True)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
     weights = weights_of(state, checkpoint)

@@ -11,11 +11,10 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnntrain.config import Config, from_dict
+from gnntrain.config import from_dict
 from gnntrain.data.build import OpenedStore
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import launched, slurm_job
@@ -27,8 +26,6 @@ from gnntrain.selfcheck import kernel_choice
 
 if TYPE_CHECKING:
     from gnntrain.distributed.rendezvous import Rendezvous
-
-_log = logging.getLogger("gnntrain")
 
 
 def job_names(
@@ -82,25 +79,6 @@ def joined_run() -> AbstractContextManager[Rendezvous | None]:
     return meeting()
 
 
-def plan_together(
-    config: Config, rendezvous: Rendezvous | None, record: StoreRecord | None = None
-) -> LaunchPlan:
-    """The ranks of a run that this process leads, once the others know its configuration, and the
-    `record` of the graph that it was trained on before."""
-    if rendezvous is not None:
-        started, num_processes = rendezvous.launched, config.distributed.num_processes
-        num_here = rendezvous.machines.count(rendezvous.machine)
-        unused = {
-            f"distributed.num_processes={num_processes}": num_processes not in (1, num_here),
-            f"trainer.max_restarts={config.trainer.max_restarts}": config.trainer.max_restarts,
-        }
-        for key in (key for key, is_set in unused.items() if is_set):
-            _log.warning("%s is not used: %s starts the ranks", key, started.launcher)
-        known = None if record is None else asdict(record)
-        tell(rendezvous, config={"config": config.to_dict(), "store": known})
-    return LaunchPlan.of(config, rendezvous)
-
-
 def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | None) -> None:
     """Wait until every machine has opened the store of the run. A UserError where that of a machine
     is another graph, or is in other parts."""
@@ -117,15 +95,11 @@ def compare_stores(opened: OpenedStore | OpenedParts, rendezvous: Rendezvous | N
                 )
 
 
-def tell(rendezvous: Rendezvous | None, **told: Any) -> None:
-    """Publish plain data to the other processes: `config` (None: nothing is to be trained), then
-    `job`, of which they know the rest, and at the end `summary`, which they return."""
+def tell(rendezvous: Rendezvous | None, key: str, value: Any) -> None:
+    """Publish plain data to the other processes: the `config` (None: nothing is to be trained),
+    then the `job`, of which they know the rest, and at the end the `summary`, which they return."""
     if rendezvous is not None:
-        for key, value in told.items():
-            if isinstance(value, Job):
-                checkpoint = value.checkpoint and str(value.checkpoint)
-                value = {"run": str(value.run), "started": value.started, "checkpoint": checkpoint}
-            rendezvous.publish(key, value)
+        rendezvous.publish(key, value)
 
 
 def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:

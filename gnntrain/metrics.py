@@ -105,18 +105,18 @@ def metric(
     Args:
         name: Its name in the configuration, in records and in reports.
         higher_is_better: Its direction: True for an accuracy, False for an error.
-        label_kinds: The kinds of labels that it supports, of `LABEL_KINDS`.
+        label_kinds: The kinds of labels that it supports, of `LABEL_KINDS` or of your own task.
 
     Raises:
-        ValueError: Another function has the name, or there is no such kind.
+        ValueError: Another function has the name; or it is for no kind of `LABEL_KINDS`.
     """
 
     def register(compute: Compute) -> Compute:
         known = _REGISTERED.get(name)
         if known is not None and known.function.__module__ != compute.__module__:
             raise ValueError(f"{known.function.__module__} has registered a metric {name!r}")
-        if not label_kinds or not set(label_kinds) <= set(LABEL_KINDS):
-            raise ValueError(f"label_kinds of {name!r} are some of {', '.join(LABEL_KINDS)}")
+        if frozenset(label_kinds).isdisjoint(LABEL_KINDS):
+            raise ValueError(f"label_kinds of {name!r} have none of {', '.join(LABEL_KINDS)}")
         _REGISTERED[name] = Metric(name, compute, higher_is_better, frozenset(label_kinds))
         return compute
 

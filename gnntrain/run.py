@@ -12,7 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +114,8 @@ def train(
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
             _log.warning("The run %s has completed: nothing is left to train.", begun.shown)
             summary = {"run": str(begun.path), **summary}
-            tell(rendezvous, config=None, summary=summary)
+            tell(rendezvous, "config", None)
+            tell(rendezvous, "summary", summary)
             return summary
         _log.warning("The run %s is there, and goes on.", begun.shown)
         return _run(config, place, begun, (), shown, rendezvous, data)
@@ -189,7 +190,9 @@ def _run(
     if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()
-    plan = joint_run.plan_together(config, rendezvous, record)
+    known = None if record is None else asdict(record)
+    tell(rendezvous, "config", {"config": config.to_dict(), "store": known})
+    plan = LaunchPlan.of(config, rendezvous)
     checkpoint: Path | None = None
     with contextlib.ExitStack() as stack:
         if begun is not None:
@@ -306,7 +309,9 @@ def _train(
     with on_forced_exit(close):
         remove_stale_files(run.checkpoints)  # of a killed writer
         try:
-            tell(rendezvous, job=job)
+            own = {"run": str(job.run), "started": job.started}
+            own["checkpoint"] = job.checkpoint and str(job.checkpoint)
+            tell(rendezvous, "job", own)
             while True:
                 try:
                     worker, logs = "gnntrain.worker:train_rank", run.path / "logs"
@@ -332,7 +337,7 @@ def _train(
             close(error)
             raise
     summary = {"run": str(run.path), **(run.summary() or {})}
-    tell(rendezvous, summary=summary)
+    tell(rendezvous, "summary", summary)
     return summary
 
 

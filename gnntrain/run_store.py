@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import Config, DatasetConfig, FilesConfig, SyntheticConfig
-from gnntrain.config.problems import meant_or, shown
+from gnntrain.config.problems import meant_or
 from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for, object_builder
@@ -249,11 +249,9 @@ class OpenedParts(NamedTuple):
 def open_run_store(
     record: StoreRecord | None, dataset: DatasetConfig, *, data: object = None
 ) -> OpenedStore:
-    """The graph that a run was trained on, byte for byte; None: the one of a new run.
-
-    If the recorded store is missing or holds another graph, it is built again from the
-    configuration and compared: a UserError where the data set is another graph now, or none.
-    """
+    """The graph that a run was trained on, byte for byte; None: the one of a new run. A store that
+    is missing or holds another graph is built again from the configuration and compared: a
+    UserError where the data set is another graph now, or none."""
     begin = time.perf_counter()
     if (store := recorded_store(record)) is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
@@ -261,16 +259,13 @@ def open_run_store(
         return prepare_store(dataset, data=data)
     gone = f"the graph of this run is no longer at {record.path}"
     if is_object(dataset) and data is None:
-        raise UserError(
-            f"{gone}, and it was given as an object in Python.",
-            "train(config, data=data) stores the same object at the same place again.",
-        )
+        told = f"{gone}, and it was given as an object in Python."
+        raise UserError(told, "train(config, data=data) stores it at the same place again.")
     try:
         opened = prepare_store(dataset, data=data)
     except UserError as error:
-        raise UserError(
-            f"{gone}, and it cannot be built again: {error.message}", error.hint
-        ) from error
+        told = f"{gone}, and it cannot be built again: {error.message}"
+        raise UserError(told, error.hint) from error
     if opened.store.content_digest != record.digest:
         raise UserError(
             f"{gone}, and the data set {dataset.name} gives another graph today "
@@ -296,10 +291,8 @@ def open_graph(
     if config.distributed.graph != "partitioned":
         return open_run_store(record, config.dataset, data=data)
     if data is not None:
-        raise UserError(
-            "data is given, and so is distributed.parts: these are two graphs.",
-            "Leave one of them out.",
-        )
+        told = "data is given, and so is distributed.parts: these are two graphs."
+        raise UserError(told, "Leave one of them out.")
     begin = time.perf_counter()
     folder, dataset = config.distributed.parts, config.dataset
     assert folder is not None, "refused with the configuration"
@@ -312,15 +305,12 @@ def open_graph(
         with contextlib.suppress(UserError):  # its files are not here, nor do they need to be
             identity = _without_places(builder_for(dataset).identity())
             is_same = identity == _without_places(of.identity)
-    there = {key: of.options.get(key) for key in options}
-    made = [f"dataset.{k}={shown(value)}" for k, value in there.items() if value != options[k]]
-    if made or not is_same:
-        made_with = f": it was made with {', '.join(made)}" if made else ""
+    others = [f"dataset.{key}" for key in options if of.options.get(key) != options[key]]
+    if others or not is_same:
         raise UserError(
             f"distributed.parts={folder} holds another graph than dataset={dataset.name} with the "
-            f"keys of this run{made_with}.",
-            "Write the keys of the data set with which the parts were made, or make other parts "
-            "with gnntrain partition.",
+            f"keys of this run ({', '.join(others) or 'its files'}).",
+            "Write the keys with which the parts were made, or make others: gnntrain partition.",
         )
     holders = 1 if plan is None else plan.servers or plan.num_machines
     if parts.num_parts % holders:

@@ -22,7 +22,6 @@ from typing import Any
 # spins on a core that the Numba kernels and the loader's threads need.
 VARIABLES = {"THP_MEM_ALLOC_ENABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 META, _DYNAMO = "torch._meta_registrations", "torch._dynamo"
-_NEED_META = (_DYNAMO, "torch._decomp", "torch.export")
 _is_paused = False
 
 
@@ -72,8 +71,7 @@ class _Submodule:
         return getattr(sys.modules[self._name], name)
 
 
-# By module the names that can be read without executing it, each with its value until then: torch's
-# optimisers and process groups, DDP and PyG read these.
+# By module the names that torch's optimisers, process groups and PyG read, with stand-ins for them.
 _LAZY: dict[str, dict[str, Any]] = {
     **{name: {} for name in (META, "torch._decomp", "torch.export")},
     **{f"torch_geometric.{name}": {} for name in ("datasets", "explain", "profile", "transforms")},
@@ -89,7 +87,7 @@ _lock, _started = RLock(), set[str]()
 
 
 def install() -> None:
-    """Make modules lazy in this process: they are executed when one of their names is read."""
+    """Make modules lazy in this process: executed when one of their names is read."""
     if not any(isinstance(finder, _LazyFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LazyFinder())
 
@@ -136,7 +134,7 @@ class _LazyModule(ModuleType):
         with _lock:  # other threads wait until it is executed; this one reads on meanwhile
             if spec.name not in _started:
                 _started.add(spec.name)
-                if spec.name in _NEED_META:
+                if spec.name in (_DYNAMO, "torch._decomp", "torch.export"):
                     execute(META)
                 if spec.submodule_search_locations is not None:
                     self.__path__ = spec.submodule_search_locations

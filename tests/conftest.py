@@ -28,6 +28,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from gnntrain.startup import set_variables  # isort: skip
@@ -70,6 +71,14 @@ _LACKING = {
 
 _num_deselected: Counter[str] = Counter()
 _gpu_is_lost = False
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from gnntrain.data.csc import column_blocks
-from gnntrain.data.graph import (
-    EdgeData,
-    Edges,
-    EdgeType,
-    Graph,
-    GraphData,
-    IntArray,
-    NodeData,
-    Nodes,
-    NodeType,
-    reverse_type,
-)
+from gnntrain.data.graph import EdgeData, EdgeType, GraphData, NodeData, NodeType
+from gnntrain.data.store import StoredGraph
+from tests.graphs import stored
 
 SIZES: dict[NodeType, int] = {"paper": 40, "author": 60, "venue": 7}
 FEATURES: dict[NodeType, int] = {"paper": 5, "author": 3, "venue": 0}
@@ -27,12 +19,6 @@ EDGES: dict[EdgeType, int] = {
     ("paper", "cites", "paper"): 120,
     ("paper", "appears_in", "venue"): 40,
 }
-
-
-def in_edges(src: IntArray, dst: IntArray, num_src: int, num_dst: int) -> Edges:
-    """The edges of one type in memory, from an edge list."""
-    (block,) = column_blocks(EdgeData(src, dst), num_dst, num_src)
-    return Edges(np.concatenate(([0], np.cumsum(block.counts, dtype=np.int64))), block.indices)
 
 
 def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -> GraphData:
@@ -69,32 +55,7 @@ def random_hetero_data(seed: int = 0, *, num_classes: int = 3, **changes: Any) -
     return GraphData(**(values | changes))
 
 
-def hetero_graph(data: GraphData | None = None) -> Graph:
-    """The graph in memory, without a store."""
-    data = data or random_hetero_data()
-    lists = dict(data.edges)
-    if data.reverse:
-        lists |= {reverse_type(name): EdgeData(dst, src) for name, (src, dst) in data.edges.items()}
-    nodes = {}
-    for name, given in data.nodes.items():
-        features = given.features
-        assert features is None or isinstance(features, np.ndarray)
-        is_target = name == data.target
-        nodes[name] = Nodes(
-            np.empty((given.num_nodes, 0), np.float32) if features is None else features,
-            labels=data.labels.astype(np.int32) if is_target else None,
-            splits={key: np.sort(ids) for key, ids in data.splits.items()} if is_target else {},
-            ids=given.ids,
-        )
-    edges = {
-        name: in_edges(src, dst, len(nodes[name[0]]), len(nodes[name[2]]))
-        for name, (src, dst) in lists.items()
-    }
-    return Graph(
-        nodes,
-        edges,
-        dataset=data.dataset,
-        task=data.task,
-        num_classes=data.num_classes,
-        target=data.target,
-    )
+def hetero_graph(data: GraphData | None = None) -> StoredGraph:
+    """The graph in a store of its own, which is gone from the disk and stays mapped."""
+    with TemporaryDirectory() as folder:
+        return stored(Path(folder) / "store", data or random_hetero_data())

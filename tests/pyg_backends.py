@@ -33,56 +33,33 @@ def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.ops, name, operators, raising=False)
 
 
+Typed = dict[str, Tensor]
+"""By node type, or by edge type as `author__writes__paper`."""
+Types = list[tuple[str, str, str]]
+_NODE, _EDGE, _NAME = "node", ("node", "to", "node"), "node__to__node"
+
+
 def fake_torch_sparse(
-    colptr: Tensor,
-    row: Tensor,
-    seed: Tensor,
-    fan_outs: list[int],
-    replace: bool,
-    directed: bool,
+    colptr: Tensor, row: Tensor, seed: Tensor, fan_outs: list[int], replace: bool, directed: bool
 ) -> tuple[Tensor, ...]:
     """(node, row, col, edge) as torch-sparse returns them; draws by torch's generator, like it."""
     assert directed
     assert {colptr.dtype, row.dtype, seed.dtype} == {torch.int64}
-    return _sample(colptr, row, seed, fan_outs, replace)
+    return _of_one_type(colptr, row, seed, fan_outs, replace)
 
 
 def fake_pyg_lib(
     colptr: Tensor, row: Tensor, seed: Tensor, fan_outs: list[int], *options: Any
 ) -> tuple[Any, ...]:
     """(row, col, node, edge, nodes by hop, edges by hop) as pyg-lib returns them."""
-    csc, replace, directed, disjoint, strategy, return_edge_id = options[-6:]
-    assert (csc, directed, disjoint, strategy, return_edge_id) == (True, True, False, "uniform", 1)
     assert colptr.dtype == row.dtype == seed.dtype
-    node, source, destination, edge = _sample(colptr, row, seed, fan_outs, replace)
-    return source, destination, node, edge, [], []
-
-
-def _sample(
-    colptr: Tensor, row: Tensor, seed: Tensor, fan_outs: list[int], replace: bool
-) -> tuple[Tensor, ...]:
-    starts, sources = colptr.tolist(), row.tolist()
-    numbers = {node: number for number, node in enumerate(seed.tolist())}
-    edges: list[tuple[int, int, int]] = []
-    num_drawn = 0
-    for fan_out in fan_outs:
-        new = list(numbers)[num_drawn:]
-        for destination, node in enumerate(new, start=num_drawn):
-            for edge in _draw(starts[node], starts[node + 1], fan_out, replace):
-                source = numbers.setdefault(sources[edge], len(numbers))
-                edges.append((source, destination, edge))
-        num_drawn += len(new)
-    columns = torch.tensor(edges, dtype=colptr.dtype).view(-1, 3).T.contiguous()
-    return torch.tensor(list(numbers), dtype=colptr.dtype), *columns
-
-
-Typed = dict[str, Tensor]
-"""By node type, or by edge type as `author__writes__paper`."""
+    node, *edges = _of_one_type(colptr, row, seed, fan_outs, _replace_of(options))
+    return *edges[:2], node, edges[2], [], []
 
 
 def fake_hetero_torch_sparse(
     node_types: list[str],
-    edge_types: list[tuple[str, str, str]],
+    edge_types: Types,
     colptr: Typed,
     row: Typed,
     seed: Typed,
@@ -96,12 +73,12 @@ def fake_hetero_torch_sparse(
     assert all(len(of_type) == num_hops for of_type in fan_outs.values())
     numbers = {*colptr.values(), *row.values(), *seed.values()}
     assert {tensor.dtype for tensor in numbers} == {torch.int64}
-    return _hetero_sample(node_types, edge_types, colptr, row, seed, fan_outs, replace)
+    return _sample(node_types, edge_types, colptr, row, seed, fan_outs, replace)
 
 
 def fake_hetero_pyg_lib(
     node_types: list[str],
-    edge_types: list[tuple[str, str, str]],
+    edge_types: Types,
     colptr: Typed,
     row: Typed,
     seed: Typed,
@@ -109,19 +86,30 @@ def fake_hetero_pyg_lib(
     *options: Any,
 ) -> tuple[Any, ...]:
     """(row, col, node, edge, nodes by hop, edges by hop) by type as pyg-lib returns them."""
-    csc, replace, directed, disjoint, strategy, return_edge_id = options[-6:]
-    assert (csc, directed, disjoint, strategy, return_edge_id) == (True, True, False, "uniform", 1)
     assert torch.get_num_threads() == 1, "pyg-lib's threads draw from one generator"
     assert len({tensor.dtype for tensor in (*colptr.values(), *row.values(), *seed.values())}) == 1
-    node, source, destination, edge = _hetero_sample(
-        node_types, edge_types, colptr, row, seed, fan_outs, replace
-    )
-    return source, destination, node, edge, {}, {}
+    replace = _replace_of(options)
+    node, *edges = _sample(node_types, edge_types, colptr, row, seed, fan_outs, replace)
+    return *edges[:2], node, edges[2], {}, {}
 
 
-def _hetero_sample(
+def _replace_of(options: tuple[Any, ...]) -> bool:
+    csc, replace, directed, disjoint, strategy, return_edge_id = options[-6:]
+    assert (csc, directed, disjoint, strategy, return_edge_id) == (True, True, False, "uniform", 1)
+    return bool(replace)
+
+
+def _of_one_type(
+    colptr: Tensor, row: Tensor, seed: Tensor, fan_outs: list[int], replace: bool
+) -> tuple[Tensor, ...]:
+    edges, hops = ({_NAME: colptr}, {_NAME: row}), {_NAME: fan_outs}
+    nodes, *columns = _sample([_NODE], [_EDGE], *edges, {_NODE: seed}, hops, replace)
+    return nodes[_NODE], *(by_type[_NAME] for by_type in columns)
+
+
+def _sample(
     node_types: list[str],
-    edge_types: list[tuple[str, str, str]],
+    edge_types: Types,
     colptr: Typed,
     row: Typed,
     seed: Typed,

@@ -24,7 +24,7 @@ from gnntrain.config import Config
 from gnntrain.errors import Diverged, RankLost, RunError, UserError
 from gnntrain.reporting.rundir import RunPlace
 from tests.report.samples import write_run
-from tests.sweep.threads import ThreadProcess
+from tests.sweep.test_trial_runner import ThreadProcess
 
 HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
 SUMMARY = {"status": "completed", "metric": "accuracy", "val": {"accuracy": 0.5}, "test": {}}
@@ -196,22 +196,6 @@ def test_the_default_verb_trains(run: FakeRun) -> None:
     assert again == (config, overrides)
 
 
-def test_evaluate_prints_the_metrics_of_every_split(
-    run: FakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["evaluate", "latest"]) == 0
-    assert run.asked == ["latest"]
-    out = capsys.readouterr().out
-    assert "test   accuracy 0.7500" in out
-    assert "val    no labelled node" in out
-
-
-def test_prepare_prints_the_store(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prepare", "dataset.num_nodes=100"]) == 0
-    assert run.asked[0].dataset.num_nodes == 100
-    assert "/store" in capsys.readouterr().out
-
-
 def test_cfg_job_prints_the_configuration_and_trains_nothing(
     run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,9 +212,7 @@ def test_cfg_job_prints_the_configuration_and_trains_nothing(
         (["evalute", "latest"], "Did you mean evaluate?"),
         (["evaluate"], "gnntrain evaluate latest"),
         (["evaluate", "a", "b"], "takes RUN, not a b"),
-        (["evaluate", "a", "x=1"], "takes RUN, not a x=1"),
         (["resume", "trainer.epochs=3"], "gnntrain resume latest"),
-        (["resume", "a", "b", "trainer.epochs=3"], "not a b"),
         (["resume", "latest", "trainer.epochs=x"], "an integer >= 1"),
         (["resume", "latest", "experiment=cora_gcn"], "train a new run with it"),
         (["--cgf", "job"], "Did you mean --cfg?"),
@@ -251,7 +233,6 @@ def test_cfg_job_prints_the_configuration_and_trains_nothing(
         (["predict", "latest"], "required: --out"),
         (["sweep=optuna", "sweep.trials=3"], "add -m"),
         (["run.name=gr\udcc3\udcb6n"], r"'run.name=gr\udcc3\udcb6n' is no text in this locale"),
-        (["run.name=gr\udcc3\udcb6n"], "PYTHONUTF8=1"),
     ],
 )
 def test_the_users_mistakes_exit_with_2_and_a_hint_and_no_traceback(
@@ -421,10 +402,8 @@ def files(folder: Path) -> dict[Path, bytes]:
     "keys",
     [
         ["run.dir=r"],
-        ["hydra.sweep.dir=r"],
         ["run.dir=r", "sweep=optuna", "sweep.trials=2"],
         ["run.dir=r", "hydra/launcher=joblib"],
-        ["run.dir=r", "hydra/sweeper=basic"],
         ["hydra.sweep.dir=r", "hydra/sweeper=basic"],
     ],
     ids=" ".join,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -18,8 +17,8 @@ import pytest
 from gnntrain import metrics
 from gnntrain.cli import main
 from tests.packages import install
+from tests.processes import ROOT, python
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FOR_USERS, FOR_US = PAGE.split("## In gnntrain itself")
 KEEP_SMALL = ("trainer.gpus=0", "dataset.num_nodes=300", "run.dir=run")
@@ -66,14 +65,8 @@ def blocks(text: str, language: str) -> list[str]:
 
 def run_apart(words: list[str], folder: Path, source: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in `folder`, in a process that imports gnntrain from `source`."""
-    return subprocess.run(
-        [sys.executable, "-m", "gnntrain", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(source), "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PYTHONPATH": str(source), "XDG_CACHE_HOME": str(folder / "cache")}
+    return python("-m", "gnntrain", *words, folder=folder, env=env)
 
 
 def command_with(word: str) -> list[str]:
@@ -86,7 +79,7 @@ def command_with(word: str) -> list[str]:
 
 
 @pytest.fixture
-def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _package(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The page's package, installed; in an empty folder."""
     (text,) = blocks(FOR_USERS, "toml")
     project = tomllib.loads(text)["project"]
@@ -97,13 +90,11 @@ def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for group, points in groups.items()
         for line in (f"[{group}]", *(f"{key} = {value}" for key, value in points.items()))
     ]
-    install(tmp_path / "site", monkeypatch, "page_about_extending", "", "\n".join(lines) + "\n")
-    (tmp_path / "site" / name).mkdir()
+    install(here / "site", monkeypatch, "page_about_extending", "", "\n".join(lines) + "\n")
+    (here / "site" / name).mkdir()
     for code in blocks(FOR_USERS, "python"):
         path = code.partition("\n")[0].removeprefix("# ")
-        (tmp_path / "site" / path).write_text(code, encoding="utf-8")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+        (here / "site" / path).write_text(code, encoding="utf-8")
     yield
     metrics._REGISTERED.pop("error_rate", None)
     for module in [module for module in sys.modules if module.partition(".")[0] == name]:

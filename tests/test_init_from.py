@@ -161,8 +161,6 @@ def test_what_does_not_fit_is_a_sentence_and_leaves_no_run(
         {"name": "sage", "residual": True, "norm": "batch"},
         {"name": "sage", "jk": "cat"},
         {"name": "gat", "heads": 2},
-        {"name": "gin"},
-        {"name": "mlp"},
     ],
     ids=str,
 )

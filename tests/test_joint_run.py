@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,17 +22,14 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.job import Job
 from gnntrain.run import train
+from tests.processes import free_port, python, wait_until
 
 TINY = [
     *("dataset.num_nodes=600", "trainer.epochs=2", "model.hidden_channels=16"),
     *("trainer.batch_size=64", "trainer.gpus=0", "model.dropout=0.3"),
 ]
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2"]
 SECONDS = 200
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def one_machine_each(process: int) -> dict[str, str]:
@@ -104,14 +100,7 @@ def test_torchrun_trains_as_ranks_of_our_own_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
-    done = subprocess.run(
-        [*command, "gnntrain", *TINY, "run.dir=theirs"],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = python(*TORCHRUN, "-m", "gnntrain", *TINY, "run.dir=theirs")
     assert done.returncode == 0, done.stdout + done.stderr
     theirs = tmp_path / "theirs"
     ours = train_here(tmp_path, "ours", num_processes=2)
@@ -123,16 +112,8 @@ def test_torchrun_trains_as_ranks_of_our_own_do(
 
 @pytest.mark.slow
 def test_what_would_only_happen_again_torchrun_does_not_train_again(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += ["--max-restarts=2", "-m", "gnntrain", *TINY]
-    done = subprocess.run(
-        [*command, "trainer.lr=1e30", "trainer.epochs=50", "run.dir=run"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    words = ["-m", "gnntrain", *TINY, "trainer.lr=1e30", "trainer.epochs=50", "run.dir=run"]
+    done = python(*TORCHRUN, "--max-restarts=2", *words, folder=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "gnntrain: The training loss is" in done.stderr
     log = (tmp_path / "run" / "logs" / "rank_0.log").read_text()
@@ -197,18 +178,11 @@ def test_a_signal_to_one_process_ends_all_after_the_same_step(tmp_path: Path) ->
     command = ["-m", "gnntrain", *TINY, "trainer.epochs=100000", "run.dir=run"]
     command += ["distributed.num_processes=2"]
     processes = [start(i, command, tmp_path, port, one_machine_each) for i in range(2)]
-    wait_for(tmp_path / "run" / "checkpoints" / "last.pt")
+    wait_until((tmp_path / "run" / "checkpoints" / "last.pt").exists, SECONDS)
     processes[1].send_signal(signal.SIGTERM)
     errors = [process.communicate(timeout=SECONDS)[1] for process in processes]
     assert [process.returncode for process in processes] == [143, 143], errors
     assert summary(tmp_path / "run")["status"] == "interrupted"
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 SCRIPT = """
@@ -269,19 +243,11 @@ def train_without_files(context: DistributedContext, job: Job) -> None:
 @pytest.mark.parametrize("key", ["checkpoint", "init_from"])
 def test_rank_0_alone_reads_the_files_of_runs(tmp_path: Path, key: str) -> None:
     first = train_here(tmp_path, "first", num_processes=2)
-    begun = compose_config([*TINY, f"run.dir={tmp_path / 'second'}"]).config
+    run, checkpoint = tmp_path / "second", first / "checkpoints" / "last.pt"
+    change = "trainer.epochs=4" if key == "checkpoint" else f"trainer.init_from={first}"
+    config = compose_config([*TINY, f"run.dir={run}", change]).config
     store = Path(json.loads((first / "store.json").read_text())["path"])
-    config, checkpoint = begun, first / "checkpoints" / "last.pt"
-    if key == "checkpoint":
-        config = begun.model_copy(
-            update={"trainer": begun.trainer.model_copy(update={"epochs": 4})}
-        )
-        expected = train_here(tmp_path, "whole", "trainer.epochs=4", num_processes=2)
-    else:
-        source = {"init_from": str(first)}
-        config = begun.model_copy(update={"trainer": begun.trainer.model_copy(update=source)})
-        expected = train_here(tmp_path, "whole", f"trainer.init_from={first}", num_processes=2)
-    run = tmp_path / "second"
+    expected = train_here(tmp_path, "whole", change, num_processes=2)
     for folder in ("logs", "checkpoints"):
         (run / folder).mkdir(parents=True)
     shutil.copy(first / "store.json", run)

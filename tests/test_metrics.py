@@ -19,7 +19,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from gnntrain import metrics
 from gnntrain.cli import main
 from gnntrain.errors import UserError
-from gnntrain.metrics import get_metric, metric, metric_names, metrics_for, outside_metrics
+from gnntrain.metrics import get_metric, metric, metric_names, metrics_for
 from tests.config.problems import problems_of
 from tests.examples import examples
 from tests.packages import install
@@ -79,14 +79,6 @@ def test_a_name_is_registered_once_and_unknown_ones_are_refused() -> None:
         metric("accuracy", higher_is_better=True, label_kinds=("binary",))(compute)
     with pytest.raises(UserError, match="no_such"):
         get_metric("no_such")
-
-
-def test_a_metric_of_another_package_is_listed_and_loaded_by_name(error_rate: str) -> None:
-    assert error_rate in metric_names()
-    assert "less_is_better" not in sys.modules
-    assert not get_metric(error_rate).higher_is_better
-    assert outside_metrics("multiclass") == (error_rate,)
-    assert outside_metrics("multilabel") == ()
 
 
 def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from gnntrain.config import FilesConfig, from_dict
 from gnntrain.data.graph import NODE
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import model_signature, open_run_store, prepare_store
+from tests.processes import python
 from tests.results.runs import any_run_of, run_of
 
 NUM_NODES = 60
@@ -152,8 +151,7 @@ def test_an_exported_model_prepares_a_raw_table_as_the_store_was(
 ) -> None:
     nodes = trained(tmp_path, monkeypatch, **keys)
     assert main(["export", "run", "--out", "exported"]) == 0
-    command = [sys.executable, "-c", WITHOUT_US, "exported", edges(tmp_path, nodes["fips"])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", WITHOUT_US, "exported", edges(tmp_path, nodes["fips"]))
     assert done.returncode == 0, done.stderr
     theirs = np.load("theirs.npz")
     run = RunDirectory.open("run")

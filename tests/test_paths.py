@@ -20,16 +20,6 @@ def test_an_impossible_path_is_no_file_and_no_folder(path: str) -> None:
     assert file_names(Path(path) / "x") == []
 
 
-def test_a_folders_files_are_named_in_order(tmp_path: Path) -> None:
-    for name in ("b", "a"):
-        (tmp_path / name).touch()
-    (tmp_path / "folder").mkdir()
-    assert file_names(tmp_path) == ["a", "b"]
-    assert is_file(tmp_path / "a")
-    assert is_folder(tmp_path)
-    assert expanded("~/x") == Path.home() / "x"
-
-
 @pytest.mark.parametrize("path", ["x" * 5000, "~nobody-of-this-name/x"])
 def test_whoever_writes_one_is_told(path: str, tmp_path: Path) -> None:
     assert len(parse(["--config-dir", path]).config_dirs) == 1

@@ -21,18 +21,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_what_raises_has_taken_its_time(clock: Clock) -> None:
-    def fail() -> None:
-        with phases("forward"):
-            clock.time += 1
-            raise ValueError("no")
-
-    phases = Phases()
-    with pytest.raises(ValueError, match="no"):
-        fail()
-    assert phases.drain() == {"forward": 1}
-
-
 def test_waiting_for_items_counts_and_using_them_does_not(clock: Clock) -> None:
     def slow() -> Iterator[int]:
         for number in range(3):

@@ -154,12 +154,10 @@ def assert_alike(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def _models(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = "\n".join(["[gnntrain.models]", *(f"own_{n} = plain_models:{n}" for n in NAMES)])
     points += "\n[gnntrain.datasets]\nbroken = plain_models:broken_data"
-    install(tmp_path / "site", monkeypatch, "plain_models", PACKAGE, points)
+    install(here / "site", monkeypatch, "plain_models", PACKAGE, points)
 
 
 def train(name: str, *keys: str) -> dict[str, Any]:

@@ -102,30 +102,6 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(gnntrain: Com
     assert first["train_loss"] != other["train_loss"]
 
 
-@pytest.mark.parametrize(
-    ("model", "sampler"),
-    [
-        *(("sage", "neighbor"), ("gat", "neighbor"), ("gin", "neighbor")),
-        *(("gcn", "full"), ("gatv2", "full"), ("mlp", "full")),
-    ],
-)
-def test_every_model_trains(cache: Path, tmp_path: Path, model: str, sampler: str) -> None:
-    composed = compose_config(
-        [
-            f"model={model}",
-            f"sampler={sampler}",
-            "dataset.num_nodes=600",
-            f"dataset.store_dir={cache}",
-            "trainer.epochs=2",
-            "evaluation=sampled" if model == "gatv2" else "evaluation=layerwise",
-            f"run.dir={tmp_path / 'run'}",
-        ]
-    )
-    summary = train_here(composed.config)
-    assert summary["status"] == "completed"
-    assert summary["model"] == model
-
-
 @pytest.mark.parametrize("backend", ["pyg", INSTALLED])
 @pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
 def test_stock_loaders_of_pyg_train_and_evaluate_as_ours_do(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -27,11 +25,11 @@ from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, prepare_store, resume, saved_config, train
 from gnntrain.training.checkpoint import load_checkpoint
+from tests.processes import ROOT, python
 from tests.simulated_device import Traffic, present, watched
 from tests.simulated_device.module import DeviceModule
 from tests.test_resume import assert_same_run, disturb, rows
 
-ROOT = Path(__file__).parents[1]
 COMMON = ["model.hidden_channels=8", "logger=[csv]", "compute.kernels=torch"]
 COMMON += ["distributed.threads=1"]
 KEYS = ["dataset.num_nodes=300", "dataset.avg_degree=6", "dataset.num_features=12", *COMMON]
@@ -301,7 +299,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
     plugin = "[torch.backends]\nsim = tests.simulated_device:register_present\n"
     (info / "entry_points.txt").write_text(plugin)
     paths = os.pathsep.join([str(site), str(ROOT)])
-    return os.environ | {"PYTHONPATH": paths, "SIMULATED_GPUS": "2", "OMP_NUM_THREADS": "1"}
+    return {"PYTHONPATH": paths, "SIMULATED_GPUS": "2", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.mark.slow
@@ -309,14 +307,7 @@ def test_the_command_trains_on_two_gpus_evaluates_and_plans(
     tmp_path: Path, stores: str, machine: dict[str, str]
 ) -> None:
     def command(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "gnntrain", *words],
-            env=machine,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = python("-m", "gnntrain", *words, env=machine)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

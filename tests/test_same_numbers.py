@@ -32,20 +32,14 @@ from gnntrain.training.checkpoint import load_checkpoint
 from tests.distributed.exchanges import exchanges
 from tests.graphs import random_graph
 
-KEYS = [
-    "trainer.epochs=2",
-    "trainer.gpus=0",
-    "trainer.batch_size=32",
-    "model.hidden_channels=8",
-    "sampler.fan_outs=[4,3]",
-    "distributed.threads=1",
-    "distributed.timeout=60",
-    "logger=[jsonl]",
-]
+KEYS = ["trainer.epochs=2", "trainer.gpus=0", "trainer.batch_size=32", "model.hidden_channels=8"]
+KEYS += ["sampler.fan_outs=[4,3]", "distributed.threads=1", "distributed.timeout=60"]
+KEYS += ["logger=[jsonl]"]
 ONE_TYPE = ["dataset=synthetic", "dataset.num_nodes=600", "dataset.num_features=8"]
 TYPED = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_features=8"]
 TYPED += ["dataset.num_classes=4"]
 RAW = "model.project_inputs=false"
+BY_TYPE = "sampler.fan_outs={default:[4,3],author/writes/paper:[2,2]}"
 SAMPLED = ["evaluation=sampled", "evaluation.fan_outs=[3,3]"]
 
 MODELS = {
@@ -54,11 +48,7 @@ MODELS = {
     "gat": [*ONE_TYPE, "model=gat"],
     "gcn, sampled": [*ONE_TYPE, "model=gcn", *SAMPLED, "evaluation.max_steps=1"],
     "rgcn": [*TYPED, "model=rgcn", RAW],
-    "rgcn, fan-outs by type": [
-        *TYPED,
-        "model=rgcn",
-        "sampler.fan_outs={default:[4,3],author/writes/paper:[2,2]}",
-    ],
+    "rgcn, fan-outs by type": [*TYPED, "model=rgcn", BY_TYPE],
     "sum": [*TYPED, "model=hetero_sage", "model.aggregator=sum"],
     "hgt": [*TYPED, "model=hgt", "model.heads=2", "sampler.fan_out_scope=node"],
     "rgat, sampled": [*TYPED, "model=rgat", "model.heads=2", *SAMPLED],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,23 +12,6 @@ from hypothesis import strategies as st
 from gnntrain.compute.buffers import Buffers
 
 _ROW = 1 << 18  # of float32: a MiB
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
-def test_memory_of_a_result_is_used_again_once_it_is_gone(dtype: torch.dtype) -> None:
-    buffers = Buffers()
-    first = buffers.empty((3, _ROW), dtype)
-    view, place = first[1:], first.data_ptr()
-    del first
-    other = buffers.empty((3, _ROW), dtype)
-    assert other.data_ptr() != place  # a view lives
-    del view
-    second = buffers.empty((3, _ROW - 5), dtype)
-    assert second.data_ptr() == place
-    assert second.shape == (3, _ROW - 5)
-    assert second.is_contiguous()
-    assert second.dtype == dtype
-    assert second.untyped_storage().nbytes() == second.nbytes
 
 
 @settings(deadline=None, max_examples=30)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 RUN = """
 import os, sys
@@ -39,12 +39,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it forks")
 
 
 def processes_hits_misses(case: str, cache: Path) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-c", RUN, case],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-    )
+    ended = python("-c", RUN, case, env={"NUMBA_CACHE_DIR": str(cache)})
     assert ended.returncode == 0, ended.stderr
     rows, counts = ended.stdout.splitlines()
     assert rows == "[[2.0, 3.5]]"

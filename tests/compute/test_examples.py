@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +21,12 @@ from gnntrain.compute import launching, ops, reference
 from gnntrain.compute.aggregate import Aggregate, AggregateMax
 from gnntrain.compute.examples import awkward_inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.launching import num_chunks
 from gnntrain.compute.operator import OPERATORS, Edges, Operator, Sum
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.errors import UserError
 from gnntrain.models.dropout import dropout
 from tests.compute.registrations import each_registration, registered
+from tests.processes import python
 from tests.simulated_device import present, watched
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -286,15 +283,6 @@ def test_adam_changes_the_named_rows_as_torchs_adam_does(
         torch.testing.assert_close(found.cpu(), old)
 
 
-def test_only_rows_that_may_be_long_are_cut() -> None:
-    assert num_chunks(1_000_000, 25) == num_chunks(500) == 0
-    assert num_chunks(1_000_000) == num_chunks(1_000_000, 2000) == 3906
-    hubs = next(given for given in awkward_inputs() if given.name == "hubs")
-    indptr, indices, *_ = hubs.edges
-    for degrees in (indptr.diff(), indices.bincount()):
-        assert num_chunks(int(degrees.max())) > 2
-
-
 def test_a_gpu_without_triton_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "gnntrain.compute.triton_kernels", raising=False)
@@ -309,15 +297,7 @@ def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
     from tests.absent_gpus import TARGETS, Compiled
     from tests.compute.compiled_ahead import SAMPLER, launched
 
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.compute.compiled_ahead"],
-        cwd=Path(__file__).parents[2],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "tests.compute.compiled_ahead", env={"TRITON_INTERPRET": "0"})
     assert done.returncode == 0, done.stderr
     found = [Compiled(*values) for values in json.loads(done.stdout)]
     names = {*SAMPLER, *launched()}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from gnntrain.compute import linear
 from gnntrain.compute.examples import awkward_inputs
+from tests.processes import python
 
 _SCRIPT = """
 import torch
@@ -42,7 +40,7 @@ assert torch.equal(run()[0], exact[0])  # without autocast nothing changes
 
 
 def test_autocast_computes_in_float32_and_keeps_rows_in_bfloat16() -> None:
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True)
+    done = python("-c", _SCRIPT)
     assert done.returncode == 0, done.stderr
 
 

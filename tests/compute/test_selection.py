@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice, select
+from gnntrain.compute.selection import CPU_KERNELS, KernelChoice, select
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.models.dropout import dropout
@@ -27,18 +27,6 @@ TORCH = KernelChoice("torch")
 def restored() -> Iterator[None]:
     yield
     select(CPU_KERNELS, "cpu")
-
-
-def test_what_reads_the_host_and_what_samples_depends_on_what_is_replaced() -> None:
-    assert not CPU_KERNELS.samples_on_gpu
-    assert not TORCH.samples_on_gpu
-    assert not TORCH.reads_host
-    triton = KernelChoice("triton")
-    assert triton.reads_host
-    assert triton.samples_on_gpu
-    assert KernelChoice("triton", {"edge_softmax": ""}).reads_host
-    assert not KernelChoice("triton", {"aggregate": ""}).reads_host
-    assert not KernelChoice("triton", {SAMPLER: ""}).samples_on_gpu
 
 
 def test_compiled_dropout_follows_the_selection() -> None:

@@ -177,7 +177,7 @@ def assert_same_graph(parts: PartitionedGraph, store: StoredGraph, part_of: Part
             assert parts.originals[name].tolist() == old_of[name].tolist()
     for part in parts.opened:
         _assert_same_nodes(part, store)
-        _assert_same_edges(part, store, old_of)
+    _assert_same_edges(parts, store, old_of)
     for split in SPLITS:
         assert old_of[store.target][parts.split(split)].tolist() == store.split(split).tolist()
 
@@ -193,22 +193,22 @@ def _assert_same_nodes(part: Part, store: StoredGraph) -> None:
                 np.testing.assert_array_equal(of_part, whole[rows])
 
 
-def _assert_same_edges(part: Part, store: StoredGraph, old_of: dict[str, PartIndex]) -> None:
-    assert part.graph.edges.keys() == store.edges.keys()
-    for kind, whole in store.edges.items():
-        edges, originals = part.graph.edges[kind], part.originals[kind[2]]
-        assert edges.indptr[0] == 0
-        assert edges.indptr[-1] == len(edges.indices)
-        assert (edges.weight is None) == (whole.weight is None)
-        assert (edges.gcn_norm is None) == (whole.gcn_norm is None)
-        if edges.gcn_norm is not None and whole.gcn_norm is not None:
-            np.testing.assert_array_equal(edges.gcn_norm, whole.gcn_norm[originals])
-        for i, old in enumerate(originals.tolist()):
-            ours = slice(edges.indptr[i], edges.indptr[i + 1])
-            theirs = slice(whole.indptr[old], whole.indptr[old + 1])
-            assert old_of[kind[0]][edges.indices[ours]].tolist() == whole.indices[theirs].tolist()
-            if edges.weight is not None and whole.weight is not None:
-                assert edges.weight[ours].tolist() == whole.weight[theirs].tolist()
+def _assert_same_edges(
+    parts: PartitionedGraph, store: StoredGraph, old_of: dict[str, PartIndex]
+) -> None:
+    found: dict[EdgeType, Triples] = {kind: [] for kind in store.edges}
+    for part in parts.opened:
+        assert part.graph.edges.keys() == store.edges.keys()
+        for kind, triples in stored_edges(part.graph).items():
+            sources, originals = old_of[kind[0]].tolist(), part.originals[kind[2]]
+            found[kind] += [(sources[s], int(originals[d]), weight) for s, d, weight in triples]
+            ours, whole = part.graph.edges[kind], store.edges[kind]
+            assert (ours.weight is None) == (whole.weight is None)
+            assert (ours.gcn_norm is None) == (whole.gcn_norm is None)
+            if ours.gcn_norm is not None and whole.gcn_norm is not None:
+                np.testing.assert_array_equal(ours.gcn_norm, whole.gcn_norm[originals])
+    in_order = {kind: sorted(of, key=lambda edge: edge[1]) for kind, of in found.items()}
+    assert in_order == stored_edges(store)
 
 
 def cut_edges(store: StoredGraph, part_of: PartIndex) -> int:

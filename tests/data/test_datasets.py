@@ -421,11 +421,6 @@ def test_a_line_that_is_no_triple_is_told_by_its_number(tmp_path: Path, line: st
         build_from(tmp_path, f"<http://x/p1> <http://o#r> <http://x/g1> .\n{line}\n")
 
 
-def test_a_labelled_node_that_is_not_in_the_graph_is_a_users_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="p3"):
-        build_from(tmp_path, raw_layouts.AIFB_TRIPLES.replace("p3", "p4"))
-
-
 def test_a_download_of_heco_is_put_in_place_and_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,10 +461,3 @@ def test_hecos_dblp_has_its_published_size(split: int) -> None:
     assert [len(src) for src, _ in data.edges.values()] == [19_645, 85_810, 14_328]
     assert np.bincount(data.labels[data.splits["train"]]).tolist() == [split] * 4
     assert [len(data.splits[name]) for name in ("val", "test")] == [1000, 1000]
-
-
-def test_a_broken_matrix_of_heco_is_a_users_error(tmp_path: Path) -> None:
-    raw_layouts.write_heco_dblp(tmp_path / "dblp")
-    np.savez(tmp_path / "dblp" / "p_feat.npz", data=np.ones(3))
-    with pytest.raises(UserError, match=r"p_feat\.npz"):
-        build("heco_dblp", tmp_path, 60)

@@ -358,16 +358,6 @@ def test_columns_of_one_name_or_none_are_found_again(tmp_path: Path) -> None:
     assert "several columns called f" in message
 
 
-def test_labels_and_ids_of_another_graph_are_no_features(tmp_path: Path) -> None:
-    table = nodes(dollars=range(10, 18)).rename(columns={"id": "fips"})
-    labels = pd.DataFrame({"id": IDS, "dollars": LABELS})
-    keys: dict[str, Any] = paths(tmp_path, nodes(), features=table, labels=labels)
-    data = build(keys)
-    save(Path(keys["features"]), table[["f1", "fips", "f0", "dollars"]])
-    found = again(data, keys)
-    assert (found["ids"], found["names"]) == (IDS, ["f0", "f1"]) == (IDS, told(data)["names"])
-
-
 def test_without_names_the_number_of_columns_must_fit(tmp_path: Path) -> None:
     data = build(paths(tmp_path, nodes()))
     features = np.array(told(data)["features"])

@@ -34,6 +34,7 @@ from gnntrain.data.read.objects import load_saved
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store, record_of
 
+pytestmark = pytest.mark.usefixtures("here")
 NUM_NODES, NUM_EDGES = 30, 80
 
 
@@ -109,12 +110,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     path = tmp_path_factory.mktemp("expected") / "store"
     return record_of(write_store(path, data, PrepareOptions(), {})).digest
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 class Kept(InMemoryDataset):  # type: ignore[misc]  # PyG is not typed

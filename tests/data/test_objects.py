@@ -20,7 +20,6 @@ from gnntrain.data.preprocessing import Preprocessing
 from gnntrain.data.read.objects import content_digest, from_pyg, graph_of_object
 from gnntrain.errors import UserError
 from tests.data.files import check, features_of, told
-from tests.data.oracles import Rows
 from tests.graphs import random_graph
 from tests.hetero_graphs import random_hetero_data
 
@@ -306,18 +305,6 @@ def test_a_mistake_is_a_users_error(mistake: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         read(data, **keys)
     assert caught.value.hint
-
-
-def test_a_graph_to_predict_for_needs_no_labels() -> None:
-    graph = read(small(y=None), labelled=False)
-    assert not graph.labelled
-    assert [len(nodes) for nodes in graph.splits.values()] == [0, 0, 0]
-
-
-def test_streamed_features_have_the_digest_of_their_rows() -> None:
-    kept = random_graph()
-    streamed = random_graph(features=Rows(kept.target_nodes.features))
-    assert content_digest(streamed) == content_digest(kept)
 
 
 @pytest.mark.parametrize("standardize", [False, True])

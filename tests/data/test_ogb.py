@@ -5,7 +5,9 @@ import gzip
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,15 +166,9 @@ def test_a_damaged_table_is_a_users_error(
         build(name, tmp_path)
 
 
-class _Reply:
-    def __init__(self, size: str = "1000") -> None:
-        self.headers = {"Content-Length": size}
-
-    def __enter__(self) -> _Reply:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        return None
+def replied(size: str = "1000") -> Any:
+    """What opening an address gives of a file of so many bytes."""
+    return lambda _: nullcontext(SimpleNamespace(headers={"Content-Length": size}))
 
 
 def test_a_download_is_unpacked_and_found_from_then_on(
@@ -184,7 +180,7 @@ def test_a_download_is_unpacked_and_found_from_then_on(
         return shutil.make_archive(str(Path(scratch) / "arxiv"), "zip", inner.parent, "arxiv")
 
     ogb.ogb_nodeproppred()
-    monkeypatch.setattr("urllib.request.urlopen", lambda _url: _Reply())
+    monkeypatch.setattr("urllib.request.urlopen", replied())
     monkeypatch.setattr("ogb.utils.url.download_url", download_url)
     root = tmp_path / "data"
     build("ogbn-arxiv", root)
@@ -196,7 +192,7 @@ def test_a_download_is_unpacked_and_found_from_then_on(
 def test_without_disk_space_one_error_says_what_goes_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("urllib.request.urlopen", lambda _url: _Reply(str(10**18)))
+    monkeypatch.setattr("urllib.request.urlopen", replied(str(10**18)))
     with pytest.raises(UserError) as caught:
         build("ogbn-arxiv", tmp_path / "data")
     assert "GiB disk free" in caught.value.message

@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ from gnntrain.data.graph import NODE, SPLITS, GraphData
 from gnntrain.data.partitioned_graph import METHODS, Method, PartitionedGraph
 from gnntrain.data.partitioning import assign as assigning
 from gnntrain.data.partitioning import build
-from gnntrain.data.partitioning.assign import MAX_PARTS, SLACK, PartIndex, assign, stream
+from gnntrain.data.partitioning.assign import SLACK, PartIndex, assign, stream
 from gnntrain.data.partitioning.build import partition, union_of, write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.targets import TargetScale
@@ -39,6 +38,7 @@ from tests.disks import full_disk
 from tests.examples import examples
 from tests.graphs import stored
 from tests.hetero_graphs import random_hetero_data
+from tests.processes import python
 
 
 def communities(num_nodes: int = 4000, degree: int = 10, seed: int = 0) -> GraphData:
@@ -223,13 +223,6 @@ def test_the_union_has_all_edges_of_all_types(data: GraphData) -> None:
         assert list(Path(folder).glob("tmp*")) == []
 
 
-def test_a_node_s_part_fits_in_a_byte(tmp_path: Path) -> None:
-    large = stored(tmp_path / "store", small_graph(1000))
-    assert partition(large, MAX_PARTS, tmp_path / "parts", "random").num_parts == MAX_PARTS
-    with pytest.raises(UserError, match="from 1 to 256"):
-        partition(large, MAX_PARTS + 1, tmp_path / "more", "random")
-
-
 def test_a_folder_that_appears_meanwhile_stays(
     tmp_path: Path, store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,8 +318,7 @@ def test_no_array_of_edges_or_features_is_held_in_memory(tmp_path: Path) -> None
     store = stored(tmp_path / "large", large)
     limit = 26 << 20
     assert limit < min(store.indices.nbytes, store.features.nbytes)
-    command = [sys.executable, "-c", _UNDER_A_LIMIT, str(tmp_path), str(limit)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", _UNDER_A_LIMIT, tmp_path, limit)
     assert (done.returncode, done.stdout) == (0, "the limit holds\n"), done.stderr
     for method in ("streaming", "random"):
         parts = PartitionedGraph.open(tmp_path / method)

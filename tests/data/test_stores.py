@@ -31,6 +31,7 @@ from gnntrain.run_store import prepare_store
 from tests.data.files import EDGES, write
 from tests.data.oracles import Rows, small_graph
 from tests.graphs import stored
+from tests.processes import wait_until
 
 IDENTITY: dict[str, JSON] = {"dataset": "sm/all", "seed": 1}
 PLAIN = PrepareOptions()
@@ -163,11 +164,8 @@ def test_what_a_killed_builder_left_is_swept_and_what_is_being_built_is_kept(
 ) -> None:
     cache = tmp_path / "cache"
     process = start_building(cache, tmp_path / "log", 60.0)
-    for _ in range(3000):
-        if found := find_stores(cache):
-            break
-        time.sleep(0.01)
-    (leftover,) = found
+    wait_until(lambda: find_stores(cache))
+    (leftover,) = find_stores(cache)
     assert (leftover.is_leftover, leftover.name) == (True, NAME)
     with pytest.raises(StoreInUse):
         remove_store(leftover)

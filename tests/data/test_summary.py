@@ -16,7 +16,7 @@ from gnntrain.config import from_dict
 from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.feature_statistics import FeatureStatistics
 from gnntrain.data.graph import EdgeData, Nodes, PrepareOptions
-from gnntrain.data.summary import DataSummary, from_plain, summary_of
+from gnntrain.data.summary import from_plain
 from gnntrain.data.targets import refuse_other_types
 from gnntrain.errors import UserError
 from gnntrain.report.writing import write_report
@@ -26,23 +26,6 @@ from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
 
 PLAIN = PrepareOptions()
-
-
-def test_a_builders_own_words_stay_and_gaps_are_filled() -> None:
-    own = DataSummary(ids="column name of a.csv", labels="column y", left_out={"z": "text"})
-    read = summary_of(random_graph(summary=own), PLAIN)
-    assert read.lines() == [
-        ("ids", "column name of a.csv"),
-        ("labels", "column y"),
-        ("features", "5 a node"),
-        ("edges", "240 given"),
-        ("split", "30 train, 15 val, 15 test"),
-        ("left out", "z (text)"),
-    ]
-
-
-def test_what_is_no_summary_is_none() -> None:
-    assert from_plain(None) is from_plain({"split_sizes": {}}) is from_plain({"ids": 3}) is None
 
 
 def test_a_run_tells_what_was_read_everywhere(tmp_path: Path) -> None:
@@ -102,6 +85,7 @@ def test_types_whose_rows_are_learnt_empty_ones_and_those_without_a_path_are_tol
     assert "venue" in apart
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("words", "unread"),
     [
@@ -112,14 +96,8 @@ def test_types_whose_rows_are_learnt_empty_ones_and_those_without_a_path_are_tol
     ids=["sage", "gcn", "rgcn"],
 )
 def test_a_run_says_once_what_its_model_does_not_read(
-    words: list[str],
-    unread: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    words: list[str], unread: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     nodes = "".join(f"{i},{'xyz'[i % 3]},{i % 7}\n" for i in range(30))
     for name in ("nodes.csv", "other.csv"):
         Path(name).write_text(f"id,label,a\n{nodes}")

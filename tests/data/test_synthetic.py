@@ -125,26 +125,6 @@ def test_class_means_lie_as_far_apart_as_asked() -> None:
     assert (rows - means[data.labels]).std() == pytest.approx(1.0, rel=0.01)
 
 
-def test_neighbours_tell_more_of_a_class_than_features_alone() -> None:
-    data = graph()
-    rows = features(data)
-    alone = nearest_mean_accuracy(data, rows)
-    total = rows.copy()
-    np.add.at(total, data.edges[EDGE].src, rows[data.edges[EDGE].dst])
-    np.add.at(total, data.edges[EDGE].dst, rows[data.edges[EDGE].src])
-    averaged = nearest_mean_accuracy(data, total / (1 + degrees(data))[:, None])
-    assert 0.4 < alone < 0.65
-    assert averaged > alone + 0.15
-
-
-def nearest_mean_accuracy(data: GraphData, rows: Any) -> float:
-    train, test = data.splits["train"], data.splits["test"]
-    labels = data.labels[train]
-    means = np.stack([rows[train][labels == label].mean(axis=0) for label in range(8)])
-    scores = rows[test] @ means.T - (means**2).sum(axis=1) / 2
-    return float((scores.argmax(axis=1) == data.labels[test]).mean())
-
-
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

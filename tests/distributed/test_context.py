@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import torch
 from hypothesis import given
@@ -56,13 +57,16 @@ def test_collectives_of_some_ranks_leave_the_others_out(tmp_path: Path) -> None:
     plan = LaunchPlan(5, "cpu", threads=1, timeout=60, machines=(0, 1, 1, 1, 2))
     launch(some_among_themselves, str(tmp_path), plan, tmp_path)
     told = [ast.literal_eval((tmp_path / str(rank)).read_text()) for rank in range(5)]
-    assert [one["rank"] for one in told] == [0, 1, 2, 0, 1]
-    assert [one["machines"] for one in told] == [(0, 1, 1)] * 3 + [(0, 1)] * 2
-    assert [one["machine_ranks"] for one in told] == [[0], [1, 2], [1, 2], [0], [1]]
-    assert [one["sum"] for one in told] == [[3]] * 3 + [[7]] * 2
-    assert [one["broadcast"] for one in told] == [0, 0, 0, 3, 3]
-    assert [one["machine_broadcast"] for one in told] == [0, 1, 1, 3, 4]
-    assert [one["gather"] for one in told] == [[0, 1, 2]] * 3 + [[3, 4]] * 2
-    assert [one["gather_to_main"] for one in told] == [[0, 1, 2], [], [], [3, 4], []]
-    assert [one["buffer"] for one in told] == [[0.0]] * 3 + [[3.0]] * 2
-    assert [one["matrix"] for one in told] == [[0.0, 1.0]] * 3 + [[3.0, 4.0]] * 2
+    expected: dict[str, list[Any]] = {
+        "rank": [0, 1, 2, 0, 1],
+        "machines": [(0, 1, 1)] * 3 + [(0, 1)] * 2,
+        "machine_ranks": [[0], [1, 2], [1, 2], [0], [1]],
+        "sum": [[3]] * 3 + [[7]] * 2,
+        "broadcast": [0, 0, 0, 3, 3],
+        "machine_broadcast": [0, 1, 1, 3, 4],
+        "gather": [[0, 1, 2]] * 3 + [[3, 4]] * 2,
+        "gather_to_main": [[0, 1, 2], [], [], [3, 4], []],
+        "buffer": [[0.0]] * 3 + [[3.0]] * 2,
+        "matrix": [[0.0, 1.0]] * 3 + [[3.0, 4.0]] * 2,
+    }
+    assert {name: [one[name] for one in told] for name in told[0]} == expected

@@ -247,15 +247,6 @@ def test_nothing_is_left_after_closing() -> None:
     assert psutil.Process().num_fds() == files
 
 
-def test_closing_ends_calls_under_way() -> None:
-    with exchanges([0, 1], TWO) as ranks, ThreadPoolExecutor(1) as pool:
-        called = pool.submit(ranks[0].call, "nothing", {1: []})
-        time.sleep(0.1)
-        ranks[0].close()
-        with pytest.raises(RunError):
-            called.result(10)
-
-
 # Strangers
 
 

@@ -15,12 +15,9 @@ import pytest
 
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.signals import HANDLED
+from tests.processes import environment, python
 
 KEY = "GNNTRAIN_TEST_PROCESSES"
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def tell(file: str) -> None:
@@ -78,8 +75,7 @@ def test_a_users_file_hides_no_module_of_python(tmp_path: Path) -> None:
     script.write_text(SHADOWED)
     folder.mkdir()
     (folder / "random.py").write_text("raise ZeroDivisionError")
-    ended = subprocess.run([sys.executable, script], cwd=folder, env=environment(), check=False)
-    assert ended.returncode == 0
+    assert python(script, folder=folder).returncode == 0
     assert json.loads((folder / "told.json").read_text())["worker"]
 
 
@@ -98,7 +94,7 @@ import gnntrain.preloaded
 
 def test_the_server_looks_for_no_gpu_before_it_is_forked() -> None:
     """What is forked after CUDA's start cannot use a GPU; a sweep's trial may want one."""
-    subprocess.run([sys.executable, "-c", NO_GPU], env=environment(), check=True)
+    assert python("-c", NO_GPU).returncode == 0
 
 
 ORPHAN = """
@@ -124,7 +120,11 @@ def test_the_server_starts_nothing_for_a_parent_that_was_killed(tmp_path: Path) 
     begun = tmp_path / "begun"
     command = [sys.executable, "-c", ORPHAN, str(begun)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=tmp_path,
     ) as parent:
         assert parent.stdout is not None
         server = psutil.Process(int(parent.stdout.readline()))
@@ -150,13 +150,10 @@ def test_a_script_needs_its_guard_and_is_left_without_processes(tmp_path: Path) 
     script = tmp_path / "script.py"
     guarded = UNGUARDED.replace("train(Config", 'if __name__ == "__main__": train(Config')
     guarded = guarded.replace("print(", 'if __name__ == "__main__": print(')
-    env = environment() | {"XDG_CACHE_HOME": str(tmp_path)}
     alone = UNGUARDED.replace("num_processes=2", "").replace("gpus=0", "gpus=0, max_restarts=1")
     for text in (UNGUARDED, alone, guarded):
         script.write_text(text)
-        ended = subprocess.run(
-            [sys.executable, script], cwd=tmp_path, env=env, capture_output=True, text=True
-        )
+        ended = python(script, folder=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)})
         if text != guarded:
             assert f"{script} starts processes" in ended.stderr
             assert not (tmp_path / "runs").exists()

@@ -15,16 +15,12 @@ from gnntrain.run import resume, saved_config, train
 from tests.distributed.recording import Call, check, names_of, recorded
 from tests.simulated_device import present
 
+pytestmark = pytest.mark.usefixtures("here")
 KEYS = [
     *("dataset.num_nodes=300", "trainer.epochs=3", "trainer.batch_size=16", "trainer.gpus=0"),
     *("model.hidden_channels=8", "distributed.threads=1", "distributed.num_processes=3"),
     *("logger=[jsonl]", "checkpoint.every_steps=2", "trainer.patience=1"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def trained(path: Path, *keys: str) -> dict[str, Any]:

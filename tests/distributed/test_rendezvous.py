@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from gnntrain.distributed.launchers import Launched
 from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
+from tests.processes import free_port
 
 
 class Group:
@@ -183,11 +183,6 @@ with meeting() as met:
 """
 
 
-def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) -> None:
     common = {
         "WORLD_SIZE": "2",
@@ -248,13 +243,3 @@ def test_another_program_at_the_port_does_not_keep_a_process_waiting_for_ever(
         port = int(other.getsockname()[1])
         with pytest.raises(RankLost):
             module._reach(Launched("test", 1, 2, None, LOOPBACK, port), time.monotonic() + 1)
-
-
-def test_a_meeting_that_is_over_leaves_no_thread(group: Make) -> None:
-    before = set(threading.enumerate())
-    met = group([0, 0])
-    met.do(lambda one: one.join(None, time.monotonic() + 60))
-    met.do(lambda one: one.leave())
-    for thread in set(threading.enumerate()) - before:
-        thread.join(10)
-        assert not thread.is_alive()

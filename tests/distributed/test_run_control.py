@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,46 +10,10 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.distributed.run_control import SAVE, CollectiveTimeout, Phase, Progress, RunControl
-from gnntrain.errors import (
-    Diverged,
-    GnntrainError,
-    RunError,
-    TransientError,
-    UserError,
-)
-from tests.distributed.stores import GoneStore, LateStore
+from gnntrain.distributed.run_control import CollectiveTimeout, RunControl
+from gnntrain.errors import Diverged, GnntrainError, RunError, TransientError, UserError
+from tests.distributed.stores import LateStore
 from tests.examples import examples
-
-Join = Callable[[int | None], RunControl]
-
-
-@pytest.fixture
-def join() -> Join:
-    """Makes the `RunControl` of a rank (None: of the supervisor) of one run."""
-    values: dict[str, bytes] = {}
-    return lambda rank: RunControl(LateStore(values), rank)
-
-
-def sync(*controls: RunControl) -> None:
-    """Twice: what the last has told, the first has then heard."""
-    for control in (*controls, *controls):
-        control.sync()
-
-
-def test_a_save_request_of_any_process_is_committed_for_one_step(join: Join) -> None:
-    controls = parent, main, other = join(None), join(0), join(1)
-    for requests in controls:
-        requests.request_save()
-        sync(*controls)
-        main.commit(7)
-        assert [main.agreed(step) for step in (6, 7, 8)] == [0, signal.SIGUSR1, 0]
-        assert other.agreed(7) == signal.SIGUSR1
-        main.commit(8)
-        assert [main.agreed(8), other.agreed(8)] == [0, 0]
-    main.commit(9, save=True)
-    assert main.agreed(9) == other.agreed(9) == SAVE
-    assert not parent.stop_requested
 
 
 def fail(control: RunControl, error: BaseException) -> None:
@@ -60,21 +23,17 @@ def fail(control: RunControl, error: BaseException) -> None:
         control.report_failure(error)
 
 
-def first(control: RunControl) -> GnntrainError:
-    found = control.first_failure()
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("kind", [UserError, Diverged])
-def test_the_first_error_of_the_first_rank_counts(join: Join, kind: type[GnntrainError]) -> None:
-    parent, main, other = join(None), join(0), join(2)
+def test_the_first_error_of_the_first_rank_counts(kind: type[GnntrainError]) -> None:
+    values: dict[str, bytes] = {}
+    controls = [RunControl(LateStore(values), rank) for rank in (None, 0, 2)]
+    parent, main, other = controls
     assert parent.first_failure() is None
     fail(other, kind("no such file", "Look for it."))
     fail(main, RuntimeError("closed by peer"))
     fail(other, ValueError("while it ended"))
-    for control in (parent, main, other):
-        cause = first(control)
+    for control in controls:
+        cause = control.first_failure()
         assert type(cause) is kind
         assert (cause.message, cause.hint) == ("no such file", "Look for it.")
         assert "Traceback" in cause.__notes__[0]
@@ -99,38 +58,6 @@ def test_a_rank_that_waited_in_vain_is_told_from_one_that_failed(
     control = RunControl()
     fail(control, error)
     assert type(control.first_failure()) is kind
-
-
-@examples(50)
-@given(st.text(), st.sampled_from(["", "x", "\U0001f4a5", "\ud800", "\x00"]))
-def test_messages_of_any_kind_and_length_are_stored(words: str, more: str) -> None:
-    control = RunControl()
-    message = words + 50_000 * more
-    fail(control, RunError(message, message))
-    cause = first(control)
-    assert message.startswith(cause.message)
-    assert message.startswith(cause.hint or "")
-    assert len(cause.message) >= min(len(message), 2_000)
-
-
-def test_a_store_that_has_gone_hides_no_error_and_keeps_the_ranks_from_nothing() -> None:
-    control = RunControl(GoneStore(), rank=0)
-    control.decisions = LateStore({})
-    control.enter(Phase.TRAINING, 3)
-    control.request_save()
-    control.sync()
-    control.commit(3)
-    assert control.agreed(3) == signal.SIGUSR1
-    control.request_stop(signal.SIGTERM)
-    control.sync()
-    control.commit(4)
-    assert control.stop_requested == control.agreed(4) == signal.SIGTERM
-    fail(control, UserError("the value 7 is wrong"))
-    assert control.first_failure() is None
-    assert control.progress(0) == Progress()
-    control.is_abandoned = True
-    control.sync()
-    assert control.is_abandoned
 
 
 class SimulatedRank:

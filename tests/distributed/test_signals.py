@@ -22,8 +22,8 @@ from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import Interrupted, RunError
 from scripts.soak.faults import rank_processes
+from tests.processes import environment, python, wait_until
 
-ROOT = Path(__file__).parents[2]
 ALONE = LaunchPlan(1, "cpu", threads=1, timeout=60)
 
 
@@ -137,18 +137,12 @@ def test_what_a_process_was_started_to_ignore_it_goes_on_to_ignore() -> None:
     assert signal.signal(signal.SIGHUP, previous) == signal.SIG_IGN
 
 
-def run_alone(code: str) -> tuple[int, float]:
-    """Exit code and seconds of a script that is given two seconds to end."""
-    lines = "from gnntrain.distributed import signals\nimport os, signal, time\n"
-    lines += "signals.GRACE_SECONDS = 2.0\n" + code
-    begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", lines], env=os.environ | {"PYTHONPATH": str(ROOT)})
-    return done.returncode, time.monotonic() - begin
-
-
 def test_a_process_that_does_not_end_is_ended_by_force(tmp_path: Path) -> None:
-    code, _ = run_alone(
+    code = (
+        "from gnntrain.distributed import signals\n"
+        "import os, signal, time\n"
         "from pathlib import Path\n"
+        "signals.GRACE_SECONDS = 2.0\n"
         f"said = Path({str(tmp_path)!r}, 'said')\n"
         "with signals.on_forced_exit(lambda n: said.write_text(str(n))):\n"
         "    try:\n"
@@ -156,7 +150,7 @@ def test_a_process_that_does_not_end_is_ended_by_force(tmp_path: Path) -> None:
         "    except KeyboardInterrupt:\n"
         "        time.sleep(60)\n"
     )
-    assert code == 128 + signal.SIGTERM
+    assert python("-c", code).returncode == 128 + signal.SIGTERM
     assert (tmp_path / "said").read_text() == str(int(signal.SIGTERM))
 
 
@@ -247,7 +241,7 @@ class Job:
         self.directory = directory
         self.process = subprocess.Popen(
             [sys.executable, str(script), str(directory)],
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env=environment() | {"OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -255,11 +249,11 @@ class Job:
         self.ranks: list[psutil.Process] = []
 
     def wait_until_ready(self, num_ready: int = 2) -> None:
-        deadline = time.monotonic() + 120
-        while len(list(self.directory.glob("*.ready"))) < num_ready:
+        def is_ready() -> bool:
             assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return len(list(self.directory.glob("*.ready"))) >= num_ready
+
+        wait_until(is_ready)
         self.ranks = rank_processes(psutil.Process(self.process.pid))
 
     def end(self) -> tuple[int, str]:
@@ -287,9 +281,7 @@ def test_all_ranks_save_and_stop_after_the_same_step_whoever_is_told(
     job = Job("exchange_until_stopped", tmp_path)
     job.wait_until_ready()
     os.killpg(job.process.pid, signal.SIGUSR1)
-    deadline = time.monotonic() + 60
-    while len(job.noted("SIGUSR1")) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: len(job.noted("SIGUSR1")) == 2)
     if told == "group":
         os.killpg(job.process.pid, number)
     else:

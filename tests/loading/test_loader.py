@@ -3,11 +3,9 @@ seeds, order, state."""
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
@@ -29,7 +26,7 @@ from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
-from gnntrain.loading.transfer import send_all, sent, tensors_in
+from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.examples import examples
@@ -273,28 +270,6 @@ def test_a_model_that_might_write_to_the_features_gets_its_own(graph: Graph) -> 
             x.zero_()
 
 
-class Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """Notes the operators that compute, other than views and numbers read by the host."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view and func is not torch.ops.aten._local_scalar_dense.default:
-            self.found.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def test_on_the_host_torch_computes_nothing_to_make_a_batch(graph: Graph) -> None:
-    """In a background thread its operators would start threads beside those of the step."""
-    needs = BlockNeeds(norm=True, weight=True, degree=True, rows=True)
-    batches = cpu_loader(graph, plan_of(graph), needs=needs, threads=0)
-    with Computed() as computed:
-        assert len(list(batches)) > 1
-    assert computed.found == []
-
-
 def test_only_what_the_model_reads_is_there(graph: Graph) -> None:
     for hop in next(iter(cpu_loader(graph, plan_of(graph), threads=0))).hops:
         assert all(block.tensors.keys() == {"indptr", "indices"} for block in hop.edges.values())
@@ -320,19 +295,6 @@ def sim() -> Iterator[torch.device]:
 def sim_graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Graph:
     kind, dtype = request.param
     return graph_of(kind, tmp_path_factory.mktemp("graph") / "store", dtype)
-
-
-def test_typed_rows_that_do_not_fit_are_copied_by_batch(tmp_path: Path, sim: torch.device) -> None:
-    graph = graph_of("typed", tmp_path / "store")
-    wide = np.random.default_rng(0).normal(size=(len(graph.nodes["paper"]), 800))
-    paper = replace(graph.nodes["paper"], features=wide.astype(np.float32))
-    graph = replace(graph, nodes={**graph.nodes, "paper": paper})
-    with present(total_memory=2 * paper.features.nbytes - 8):
-        made = builder(graph, ALL, sim, sampler={"fan_outs": [1]})
-        assert {source.waits for source in made.features.values()} == {True}
-        expected = cpu_loader(graph, plan_of(graph), (1,), needs=ALL, threads=0)
-        for ours, theirs in zip(made.training_loader(), expected, strict=True):
-            assert_same(ours, theirs, "sim")
 
 
 def test_the_whole_graph_keeps_64_bit_sources(tmp_path: Path, sim: torch.device) -> None:
@@ -418,35 +380,6 @@ def test_what_cannot_be_pinned_is_sent_with_a_wait_and_one_warning(
     assert [copy.is_blocking for copy in traffic.copies] == [True] * 4
     assert all(torch.equal(t.cpu(), u) for found in sent for t, u in zip(found, given, strict=True))
     assert len(caplog.records) == 1
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    rows: Tensor
-    other: object
-
-
-def test_every_tensor_of_a_batch_is_found_and_sent_at_any_depth(sim: torch.device) -> None:
-    parts = [torch.full((2,), number) for number in range(5)]
-    inner = Table(parts[3], Table(parts[4], "text"))
-    batch = [Table(parts[0], {"a": [parts[1], None], "b": 3}), (Table(parts[2], 1.5), inner)]
-    for found in (batch, sent(batch, sim)):
-        assert [int(tensor[0]) for tensor in tensors_in(found)] == list(range(5))
-    moved = sent(batch, sim)
-    assert all(tensor.device == sim for tensor in tensors_in(moved))
-    assert (moved[0].other["b"], moved[1][0].other, moved[1][1].other.other) == (3, 1.5, "text")  # type: ignore[attr-defined,index]
-
-
-def test_a_sent_batch_is_freed_at_once() -> None:
-    """Without Python's garbage collection, which comes many batches later."""
-    gc.disable()
-    try:
-        batch = {"paper": [torch.ones(3)]}
-        tensor = weakref.ref(sent(batch, torch.device("cpu"))["paper"][0])
-        del batch
-        assert tensor() is None
-    finally:
-        gc.enable()
 
 
 # Made on a GPU: the batches of the host

@@ -104,16 +104,6 @@ def test_rows_are_those_of_the_whole_matrix_and_hits_those_in_the_cache(
     assert asked == 4 * (len(others) - len(hits))
 
 
-def test_own_and_cached_rows_are_not_copied() -> None:
-    matrix = torch.randn(10, 4)
-    sharded = Sharded(matrix, [0, 4, 10], 0, cached=[7, 5])
-    rows = sharded.source.select(torch.tensor([2, 7]))
-    own, cache = rows.held
-    own[2], cache[0] = 1, 2
-    assert rows.whole().tolist() == [[1] * 4, [2] * 4]
-    assert sharded.calls.asked == []
-
-
 def test_rows_of_other_machines_are_copied_to_a_gpu_without_a_wait() -> None:
     matrix = torch.randn(10, 4).bfloat16()
     nodes = torch.tensor([3, 9, 0, 5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
 from gnntrain.models import plain as plain_models
 from gnntrain.sampling.block import Block
@@ -271,3 +273,26 @@ def test_dropout_acts_in_training_alone(option: str) -> None:
         close(model(x, blocks), plain(x, blocks), 0)
         model.train()
         assert not torch.allclose(model(x, blocks), model(x, blocks))
+
+
+@every_model
+def test_full_graph_training_keeps_the_first_aggregate_of_features_and_learns_the_same(
+    kind: Kind, options: dict[str, Any]
+) -> None:
+    graph, x = rough_graph(), torch.rand(40, IN)
+
+    def learnt(aggregates: dict[Any, Any] | None) -> list[Tensor]:
+        torch.manual_seed(0)
+        model, rows = build(kind, **options, num_layers=2), LazyFeatures(x.clone())
+        block = replace(full_block(graph), aggregates=aggregates)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(rows if model.needs.rows else rows.rows, [block] * 2).square().mean().backward()
+            optimizer.step()
+            if aggregates and any(aggregates.values()):
+                rows.rows.fill_(torch.nan)  # not read again
+        return [*model.parameters()]
+
+    for kept, computed in zip(learnt({}), learnt(None), strict=True):
+        torch.testing.assert_close(kept, computed, rtol=0, atol=0)

@@ -42,17 +42,6 @@ def test_a_point_answers_where_it_is_drawn() -> None:
     assert drawing.colors == {"a $b$ <c>": "#5d6880"}
 
 
-def test_ids_have_the_prefix_and_ground_colors_are_the_pages() -> None:
-    svg = draw(line(1.0, 2.0), "f7").svg
-    elements = [*ElementTree.fromstring(svg).iter()]
-    ids = [element.get("id", "f7-") for element in elements]
-    assert all(name.startswith("f7-") for name in ids)
-    assert "f7-series-0-0" in ids
-    assert "var(--quiet)" in svg
-    assert "#5d6880" not in svg
-    assert "x $1 <&>" in [element.text for element in elements]
-
-
 @given(st.lists(st.floats(width=64), min_size=1, max_size=4))
 @settings(max_examples=15, deadline=None)
 def test_any_numbers_can_be_drawn(values: list[float]) -> None:

@@ -13,7 +13,6 @@ from gnntrain.report.writing import write_report
 from tests.report.samples import records_of, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-VALUE_COLOR = (58, 134, 255)  # of val, the same on light and dark ground
 
 pytestmark = [
     pytest.mark.slow,

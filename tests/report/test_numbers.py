@@ -12,8 +12,8 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support, r
 
 from gnntrain.metrics import LabelKind
 from gnntrain.report.figures import degree_bins
-from gnntrain.report.findings import SHOWN_NODES, SplitScores, project, sampled, score_split
-from gnntrain.report.tables import mistakes_table, phase_seconds, typical_phases
+from gnntrain.report.findings import SplitScores, project, score_split
+from gnntrain.report.tables import mistakes_table, phase_seconds
 from tests.report.samples import records_of
 
 SECONDS = st.floats(0, 100)
@@ -63,15 +63,6 @@ def test_the_most_frequent_mistakes_come_first() -> None:
     assert rows(np.diag([3, 4])) == []
 
 
-def test_a_sample_is_the_same_every_time() -> None:
-    nodes = np.arange(10_000) * 3
-    sample = sampled(nodes)
-    assert len(np.unique(sample)) == SHOWN_NODES
-    assert np.isin(sample, nodes).all()
-    np.testing.assert_array_equal(sample, sampled(nodes))
-    np.testing.assert_array_equal(sampled(nodes[:7]), nodes[:7])
-
-
 def test_clusters_stay_apart_in_the_plane_and_places_can_be_repeated() -> None:
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 20)) * 20
@@ -97,13 +88,6 @@ def test_phases_add_up_to_the_epoch(
     seconds = forward + backward + untimed
     record = dataclasses.replace(record, time=time, seconds=seconds)
     assert phase_seconds([record]).to_numpy().sum() == pytest.approx(seconds + evaluation)
-
-
-def test_a_typical_epoch_is_not_the_first_which_warms_up() -> None:
-    cold, *warm = records_of(0.5, 0.6, 0.7)
-    cold = dataclasses.replace(cold, time={**cold.time, "forward": 50.0}, seconds=60.0)
-    assert typical_phases([cold, *warm]) == typical_phases(warm)
-    assert typical_phases([cold])["forward"] == 50
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=60))

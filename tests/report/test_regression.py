@@ -28,13 +28,11 @@ from tests.report.test_writing import text_of
 
 
 @pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    install_hills(tmp_path / "site", monkeypatch, "hills_to_report")
+def trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    install_hills(here / "site", monkeypatch, "hills_to_report")
     keys = ["dataset=hills", "task.type=node_regression", "trainer.gpus=0", "trainer.epochs=3"]
     assert main([*keys, "model.hidden_channels=8", "run.dir=run"]) == 0
-    return tmp_path / "run"
+    return here / "run"
 
 
 def test_a_page_has_predictions_and_errors_and_no_classes(trained: Path) -> None:

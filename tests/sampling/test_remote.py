@@ -141,11 +141,3 @@ def test_owners_are_asked_once_a_hop_and_send_ids_counts_and_sources_alone() -> 
     assert [asked[:2] for asked in caller.asked] == [(DRAW, 0), (DRAW, 1)] * 2
     assert sum(asked for _, _, asked, _ in caller.asked) == 4 * num_dst + 4 * 48
     assert sum(answered for *_, answered in caller.asked) == num_dst + 4 * num_edges
-
-
-def test_only_owners_of_some_destination_are_asked() -> None:
-    graph = of_one_type(csc(6, [0, 1, 2, 3], [1, 2, 3, 4]))
-    partitions = {NODE: Partition.of([0, 0, 0, 1, 1, 1], 2)}
-    sampler, caller = remote_sampler(graph, partitions, [-1])
-    sampler.sample(seeds_of([4, 3]), KEY)
-    assert [asked[:2] for asked in caller.asked] == [(DRAW, 1)]

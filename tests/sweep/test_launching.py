@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 
@@ -21,7 +20,9 @@ from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.launching import JobLauncher
 from gnntrain.sweep.plan import SweepPlan
 from gnntrain.sweep.workers import Outcome
+from tests.processes import python
 
+pytestmark = pytest.mark.usefixtures("here")
 SMALL = ["dataset.num_nodes=300", "trainer.epochs=2", "trainer.gpus=0"]
 SUMMARY: Outcome = {
     "status": "completed",
@@ -32,19 +33,15 @@ SUMMARY: Outcome = {
 
 
 class StandIn:
-    """A launcher that notes its jobs; `train` says how each of them ends."""
+    """A launcher whose jobs do and return what `train` says."""
 
     def __init__(self, train: Callable[[int], Outcome]) -> None:
-        self.batches: list[list[Sequence[str]]] = []
         self._train = train
 
     def launch(self, jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
-        self.batches.append(list(jobs))
-        returns = []
-        for number in range(first, first + len(jobs)):
-            done = JobReturn(status=JobStatus.COMPLETED)
+        returns = [JobReturn(status=JobStatus.COMPLETED) for _ in jobs]
+        for number, done in enumerate(returns, first):
             done.return_value = self._train(number)
-            returns.append(done)
         return returns
 
 
@@ -52,16 +49,11 @@ def launcher_of(stand_in: object, num_jobs: int | None = None) -> JobLauncher:
     return JobLauncher(stand_in, num_jobs, list)  # type: ignore[arg-type]
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def run(stand_in: StandIn, *overrides: str) -> list[Trial]:
-    """The trials of a sweep by a launcher; without overrides three of a grid."""
-    options = HydraOptions(launcher=lambda _: launcher_of(stand_in))
+def run(train: Callable[[int], Outcome]) -> list[Trial]:
+    """The three trials of a grid by a launcher."""
+    options = HydraOptions(launcher=lambda _: launcher_of(StandIn(train)))
     with contextlib.suppress(RunError):  # trials failed
-        run_sweep([*(overrides or ["trainer.seed=0,1,2"]), "run.dir=sweep"], options=options)
+        run_sweep(["trainer.seed=0,1,2", "run.dir=sweep"], options=options)
     return SweepFolder(Path("sweep").absolute()).trials()
 
 
@@ -71,26 +63,6 @@ def write_summary(number: int) -> None:
     (path / "summary.json").write_text(json.dumps(SUMMARY))
 
 
-def test_a_failed_job_does_not_stop_the_others() -> None:
-    def train(number: int) -> Outcome:
-        return {"status": "failed", "error": "no memory"} if number == 1 else SUMMARY
-
-    trials = run(StandIn(train))
-    assert [trial.status for trial in trials] == ["completed", "failed", "completed"]
-    assert [trial.val for trial in trials] == [0.5, None, 0.5]
-    assert trials[1].error == "no memory"
-
-
-def test_each_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    stand_in = StandIn(lambda _: SUMMARY)
-    run(stand_in, "sweep=optuna", "sweep.trials=3", "sweep.jobs=2", "model.dropout=interval(0,0.9)")
-    assert [len(batch) for batch in stand_in.batches] == [2, 1]
-    ((*_, own, folder, name),) = stand_in.batches[1]
-    assert own.startswith("model.dropout=0.")
-    assert folder == f'hydra.sweep.dir="{tmp_path}/sweep"'
-    assert name.startswith('hydra.sweep.subdir="2_model.dropout=0.')
-
-
 def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary() -> None:
     def train(number: int) -> Outcome:
         if number == 2:
@@ -98,7 +70,7 @@ def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary() -> None:
         write_summary(number)
         return SUMMARY
 
-    trials = run(StandIn(train))
+    trials = run(train)
     assert [trial.status for trial in trials] == ["completed", "completed", "failed"]
     assert "the queue is closed" in str(trials[2].error)
 
@@ -112,7 +84,7 @@ def test_an_interrupted_job_interrupts_the_sweep(number: int, tmp_path: Path) ->
         return SUMMARY
 
     with pytest.raises(Interrupted) as caught:
-        run(StandIn(train))
+        run(train)
     assert caught.value.number == number
     trials = SweepFolder(tmp_path / "sweep").trials()
     assert [trial.status for trial in trials] == ["completed", "interrupted", "interrupted"]
@@ -134,9 +106,7 @@ def test_a_search_launches_as_many_trials_as_keep_the_launcher_busy(
     assert launcher_of(None, 2).jobs_at_a_time(grid) == 2
 
 
-def gnntrain(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gnntrain", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+gnntrain = partial(python, "-m", "gnntrain")
 
 
 def statuses(folder: str) -> list[str]:

@@ -23,12 +23,6 @@ def config(**keys: object) -> Config:
     return Config.model_validate(raw)
 
 
-def test_on_the_cpu_one_after_another_unless_asked() -> None:
-    plan = plan_slots(config(), 10, gpus=[])
-    assert (plan.devices, plan.threads, plan.num_gpus) == ([None], None, None)
-    assert plan.share(config()) == config()
-
-
 def test_trials_at_the_same_time_get_their_share_of_the_cores() -> None:
     asked = config(sweep_jobs=4)
     plan = plan_slots(asked, 10, gpus=[])
@@ -101,11 +95,6 @@ def test_a_trial_sees_its_gpus_by_the_variable_of_their_kind(
     assert plan_slots(config(), 9).environments == [{variable: name} for name in names]
 
 
-def test_trials_of_the_cpu_see_what_there_is() -> None:
-    asked = config(trainer_device="cpu", sweep_jobs=2)
-    assert plan_slots(asked, 9, gpus=["0", "1"]).environments == [None, None]
-
-
 @pytest.mark.parametrize(("hip", "named"), [(None, "CUDA"), ("6.4", "HIP")])
 def test_amds_variable_goes_before_nvidias(
     hip: str | None, named: str, monkeypatch: pytest.MonkeyPatch
@@ -115,8 +104,13 @@ def test_amds_variable_goes_before_nvidias(
     assert devices.visibility("cuda") == f"{named}_VISIBLE_DEVICES"
 
 
-def test_gpus_stay_the_choice_and_trials_of_the_cpu_get_none() -> None:
-    plan = plan_slots(config(), 9, gpus=["5", "7"])
-    assert list(plan.devices) == ["5", "7"]
-    assert plan.share(config(trainer_device="cpu")).trainer.gpus == "auto"
+def test_trials_of_the_cpu_get_no_gpu_and_run_one_after_another_unless_asked() -> None:
+    plan = plan_slots(config(), 10, gpus=[])
+    assert (plan.devices, plan.threads, plan.num_gpus) == ([None], None, None)
+    assert plan.share(config()) == config()
+    asked = config(trainer_device="cpu", sweep_jobs=2)
+    assert plan_slots(asked, 9, gpus=["0", "1"]).environments == [None, None]
     assert plan_slots(config(trainer_gpus=0, sweep_jobs=2), 9, gpus=["0", "1"]).num_gpus is None
+    of_gpus = plan_slots(config(), 9, gpus=["5", "7"])
+    assert list(of_gpus.devices) == ["5", "7"]
+    assert of_gpus.share(config(trainer_device="cpu")).trainer.gpus == "auto"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,45 @@ from gnntrain.cli import main
 from gnntrain.config import Config
 from gnntrain.errors import RunError
 from gnntrain.reporting.channel import Channel
-from gnntrain.reporting.trials import SweepResults
+from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep import SweepFolder, run_sweep
 from gnntrain.training.records import Pruned
 from tests.reporting.samples import info, record_with_val
-from tests.sweep.threads import ThreadProcess
 
 EPOCHS = 20
+
+
+class ThreadProcess(threading.Thread):
+    """What a pool needs of a process; it has an end of the pipe of its own, as a process has."""
+
+    pid = None
+    exitcode = 0
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+        super().__init__(target=target, args=args, daemon=True)
+        self._end, self._rest = args[0], args[1:]
+
+    @classmethod
+    def launch(
+        cls, target: Callable[..., None], arguments: Sequence[Any], **_: object
+    ) -> ThreadProcess:
+        """Stands in for `distributed.processes.start_process`."""
+        process = cls(target, tuple(arguments))
+        process.start()
+        return process
+
+    def start(self) -> None:
+        """As a process: the parent's copy of the connection may be closed after it."""
+        self._own = Connection(os.dup(self._end.fileno()))
+        super().start()
+
+    def run(self) -> None:
+        """Serve."""
+        assert self._target is not None  # type: ignore[attr-defined]
+        self._target(self._own, *self._rest)  # type: ignore[attr-defined]
+
+    def kill(self) -> None:
+        """A thread ends by itself."""
 
 
 class Training(types.ModuleType):
@@ -207,3 +241,33 @@ def test_real_processes_train_fail_and_go_on(
     assert [trial["status"] for trial in told] == ["failed", "completed"]
     assert told[1]["epochs"] == 150
     assert "The training loss is nan" in told[0]["error"]
+
+
+# A folder
+
+
+def test_a_grid_that_was_moved_or_copied_goes_on_where_it_is(here: Path) -> None:
+    keys = ["trainer.gpus=0", "dataset.num_nodes=200", "model.hidden_channels=4"]
+    grid = [*keys, "trainer.epochs=1", "trainer.lr=0.01,0.02", "run.dir=grid"]
+    assert main(["-m", *grid]) == 0
+    trials = json.loads(Path("grid/sweep.json").read_text())
+    shutil.rmtree(here / "grid" / trials[1]["run_dir"])
+    trials[1]["status"] = "waiting"
+    Path("grid/sweep.json").write_text(json.dumps(trials))
+    shutil.copytree("grid", "copy")
+    Path("grid").rename("moved")
+
+    def runs(folder: str) -> int:
+        return len(list(Path(folder).glob("*/summary.json")))
+
+    assert main(["resume", "copy"]) == 0
+    assert (runs("copy"), runs("moved"), Path("grid").exists()) == (2, 1, False)
+    assert main(["resume", "moved"]) == 0
+    assert (runs("moved"), Path("grid").exists()) == (2, False)
+
+
+def test_trials_with_the_same_name_have_folders_of_their_own(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path, lambda *_: "same")
+    first = folder.trial_dir(0, 2, [], [], [])
+    second = folder.trial_dir(1, 2, [], [], [Trial(0, [], str(first))])
+    assert (first, second) == (tmp_path / "same", tmp_path / "same-1")

@@ -4,7 +4,6 @@ import os
 import pickle
 import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 from gnntrain.errors import RunError, UserError
 from gnntrain.training import checkpoint
+from tests.processes import wait_until
 
 SAVE = checkpoint.save_checkpoint
 
@@ -149,12 +149,6 @@ def test_the_last_whole_checkpoint_is_found(tmp_path: Path) -> None:
         checkpoint.load_last(tmp_path)
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
 def test_the_writer_writes_the_first_state_at_once_and_then_the_newest_and_training_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +161,7 @@ def test_the_writer_writes_the_first_state_at_once_and_then_the_newest_and_train
 
     writer = checkpoint.CheckpointWriter(tmp_path)
     writer.offer({"epoch": 1}, best=False)
-    wait_for(tmp_path / "last.pt")
+    wait_until((tmp_path / "last.pt").exists)
     for epoch in (2, 3, 4):
         writer.offer({"epoch": epoch}, best=epoch == 3)
     assert checkpoint.load_checkpoint(tmp_path / "last.pt")["epoch"] == 1
@@ -217,7 +211,7 @@ def test_the_last_does_not_speak_of_a_best_that_was_offered_while_another_was_wr
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     writer = checkpoint.CheckpointWriter(tmp_path)
     writer.offer({"epoch": 1}, best=True)
-    wait_for(tmp_path / "last.pt")
+    wait_until((tmp_path / "last.pt").exists)
     writer.close()
     assert written == [("best.pt", 1), ("last.pt", 1), ("best.pt", 2), ("last.pt", 2)]
 

@@ -235,7 +235,7 @@ def test_the_last_layer_makes_the_outputs_of_the_embeddings(
     """Of typed graphs without edges: then a layer reads the target alone."""
     is_typed = variant in TYPED
     graph: Graph = stored(tmp_path / "store")
-    graph = hetero_graph(random_hetero_data(edges={})) if is_typed else graph
+    graph = replace(hetero_graph(), edges={}) if is_typed else graph
     model = make_model(graph, variant, num_layers)
     found = layerwise(graph, tmp_path).infer(model, embed=True)
     rows, last = found.embeddings, num_layers - 1
