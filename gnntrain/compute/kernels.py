@@ -634,8 +634,11 @@ def activate_rows(
 
 
 @jit
-def mask_rows(grad: Array, rows: Array, factor: Any, start: int, stop: int, out: Array) -> None:
-    """The gradient behind `activate_rows` with ReLU: `grad * factor` where its result is positive.
+def mask_rows(
+    grad: Array, rows: Array, factor: Any, start: int, stop: int, out: Array, total: Array
+) -> None:
+    """The gradient behind `activate_rows` with ReLU: `grad * factor` where its result `rows` is
+    positive; and its sum over the rows, which is added to `total`.
 
     Row `start` goes to row 0 of `out`.
     """
@@ -644,6 +647,8 @@ def mask_rows(grad: Array, rows: Array, factor: Any, start: int, stop: int, out:
         for f in range(rows.shape[1]):
             value = rounded(number_of(grad[v, f]) * factor, out)
             out[v - start, f] = value if number_of(rows[v, f]) > 0 else zero
+        for f in range(len(total)):
+            total[f] += number_of(out[v - start, f])
 
 
 @jit

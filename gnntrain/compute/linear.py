@@ -23,7 +23,10 @@ _STEPS = 1 << 16  # of dropout's probability
 
 class AggregateLinear(Operator):
     """(weight ‖ root weight) · (aggregate ‖ own row) + bias, with a dropout probability followed by
-    ReLU and dropout; and, if `keep`, the inputs of the product."""
+    ReLU and dropout; and, if `keep`, the inputs of the product.
+
+    `known`: these inputs, of an earlier call with the same rows and edges.
+    """
 
     is_random = True
 
@@ -34,6 +37,7 @@ class AggregateLinear(Operator):
     has_root: bool
     dropout: float | None
     keep: bool
+    known: Tensor | None = None
 
     @property
     def root(self) -> str:
@@ -47,8 +51,10 @@ class AggregateLinear(Operator):
     def reference(self) -> tuple[Tensor, Tensor]:
         """One aggregate in the type of the weight, and one product."""
         aggregate: Any = torch.ops.gnntrain.aggregate
-        given = *self.features.arguments(), *self.total
-        inputs = aggregate(*given, self.root, self.weight.dtype)
+        inputs = self.known
+        if inputs is None:
+            given = *self.features.arguments(), *self.total
+            inputs = aggregate(*given, self.root, self.weight.dtype)
         out = torch.addmm(self.bias, inputs, self.weight.t())
         if self.dropout is not None:
             out = F.dropout(out.relu_(), self.dropout)
@@ -60,7 +66,7 @@ class AggregateLinear(Operator):
         Computed by separate operators, block-sized tensors would be written and read several times.
         """
         put, num_dst = reduction(self.features, self.total, self.root), self.total.num_dst
-        weight, keep, dtype = self.weight, self.keep, self.weight.dtype
+        weight, keep, known, dtype = self.weight, self.keep, self.known, self.weight.dtype
         product = product_type(dtype)
         bias, across = self.bias.to(product), weight.t().to(product)
         drop = None if self.dropout is None else mask_of(self.dropout, new_key(self.dropout), dtype)
@@ -68,8 +74,12 @@ class AggregateLinear(Operator):
         out = BUFFERS.empty((num_dst, weight.shape[0]), dtype)
 
         def task(start: int, stop: int) -> None:
-            part = inputs[start:stop] if keep else inputs.new_empty(stop - start, weight.shape[1])
-            put(start, stop, part)
+            if known is not None:
+                part = known[start:stop]
+            else:
+                size = stop - start, weight.shape[1]
+                part = inputs[start:stop] if keep else inputs.new_empty(size)
+                put(start, stop, part)
             rows = padded(part.to(product))
             if rows is part:
                 torch.addmm(bias, part, across, out=out[start:stop])
@@ -91,6 +101,7 @@ class AggregateLinear(Operator):
         return {
             "linear": AggregateLinear(features, mean, weight[:, :5], bias, False, None, False),
             "root, ReLU": AggregateLinear(*root),
+            "known": AggregateLinear(*root[:-1], False, given.rows(given.edges.num_dst, 10)),
         }
 
 
@@ -142,10 +153,13 @@ class AggregateLinearBackward(Operator):
         def task(number: int, start: int, stop: int) -> None:
             for a, b in chunks(start, stop, product):
                 part = grad[a:b]
-                if out is not None:
-                    part = torch.empty_like(part)
-                    kernels.mask_rows(array_of(grad), array_of(out), factor, a, b, array_of(part))
-                bias_sums[number] += part.sum(0, dtype=exact)
+                if out is None:
+                    bias_sums[number] += part.sum(0, dtype=exact)
+                else:
+                    part, total = torch.empty_like(part), torch.zeros_like(bias_sums[number])
+                    given = array_of(grad), array_of(out), factor, a, b, array_of(part)
+                    kernels.mask_rows(*given, total.numpy())
+                    bias_sums[number] += total
                 part, rows = padded(part.to(product)), padded(inputs[a:b].to(product))
                 if exact == product:
                     weight_sums[number].addmm_(part.t(), rows)

@@ -286,7 +286,9 @@ class FullGraphLoader(Loader):
         sizes = graph.schema.num_nodes
         blocks = {
             name: replace(
-                edges.in_edges(0, sizes[name[2]], (0, len(edges.indices))), norm=edges.norm
+                edges.in_edges(0, sizes[name[2]], (0, len(edges.indices))),
+                norm=edges.norm,
+                aggregates={},
             )
             for name, edges in graph.edges.items()
         }

@@ -89,6 +89,7 @@ class LinearTerm(NamedTuple):
         source: Place of the rows in the list of rows. Own rows are the first of these (in a block
             of a single relation, those from `dst_offset` on).
         columns: The F columns of the rows that are read.
+        kept: Cache of the inputs of the product, by type, where the block never changes.
     """
 
     source: int
@@ -96,6 +97,7 @@ class LinearTerm(NamedTuple):
     columns: slice = _ALL
     block: Block | None = None
     total: Sum | None = None
+    kept: dict[torch.dtype, Tensor] | None = None
 
 
 class LinearSum(NamedTuple):
@@ -178,16 +180,26 @@ class _Sums(torch.autograd.Function):
                 rows, total = features[terms[0].source].arguments(), terms[-1].total or ()
                 has_root = len(terms) > 1
                 weight = torch.cat(weights[::-1], dim=1) if has_root else weights[0]
-                layer = weight, bias, has_root, dropout, any(ctx.needs_input_grad)
+                kept = _kept(terms[-1], tensors)
+                known = kept.get(dtype)
+                keep = known is None and any(ctx.needs_input_grad)
+                layer = weight, bias, has_root, dropout, keep, known
                 out, inputs = ops.aggregate_linear(*rows, *total, *layer)
+                if known is not None:
+                    inputs = known
+                elif keep:
+                    kept[dtype] = inputs
                 saved += [weight, inputs, None if dropout is None else out]
             else:
                 for term, weight in zip(terms, weights, strict=True):
-                    lazy = features[term.source].columns(term.columns)
+                    lazy, kept = features[term.source].columns(term.columns), _kept(term, tensors)
                     if term.total is None:
                         inputs = lazy.read(0, num_dst, dtype)
+                    elif dtype in kept:
+                        inputs = kept[dtype]
                     else:
                         inputs = ops.aggregate(*lazy.arguments(), *term.total, "none", dtype)
+                        kept[dtype] = inputs
                     if out is None:
                         out = torch.addmm(bias, inputs, weight.t())
                     else:
@@ -239,6 +251,13 @@ class _Sums(torch.autograd.Function):
             rows[i] = out
         weights = [one.to(dtype) for one, dtype in zip(found, types[number:], strict=True)]
         return *[None] * 5, *rows, *weights
+
+
+def _kept(term: LinearTerm, tensors: Sequence[Tensor | None]) -> dict[torch.dtype, Tensor]:
+    """The cache of a term's inputs; an empty one where its rows change, as of a tensor. (Compiled
+    code must not change anything outside.)"""
+    is_fixed = tensors[term.source] is None and not torch.compiler.is_compiling()
+    return {} if term.kept is None or not is_fixed else term.kept
 
 
 _sums: Callable[..., tuple[Tensor, ...]] = _Sums.apply

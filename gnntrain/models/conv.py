@@ -216,7 +216,8 @@ class LinearConv(HeteroConv):
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
             total = self.total(block, weight.dtype)
-            terms.append(agg.LinearTerm(source, weight, self.columns(edge), block, total))
+            kept = None if block.aggregates is None else block.aggregates.setdefault(self, {})
+            terms.append(agg.LinearTerm(source, weight, self.columns(edge), block, total, kept))
         return agg.LinearSum(terms, num_dst, bias)
 
     def widths(self, edge_type: EdgeType) -> tuple[int, int]:

@@ -41,6 +41,8 @@ class Block:
         max_in_edges: The most in-edges of a destination in this block, if known (the fan-out): a
             GPU then needs no kernels for hubs.
         derived: Cache of a model's results that depend on the edges only.
+        aggregates: In full-graph training, where all steps have the same block: cache of each
+            convolution's aggregates of the graph's features, which do not change either.
 
     `weight`, `degree` and `norm` are set only if the model reads them (`BlockNeeds`).
     """
@@ -55,6 +57,9 @@ class Block:
     edge_ids: Tensor | None = None
     max_in_edges: int | None = None
     derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    aggregates: dict[Any, dict[torch.dtype, Tensor]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def num_dst(self) -> int:
@@ -89,7 +94,7 @@ class Block:
 
     def with_tensors(self, moved: Mapping[str, Any]) -> Block:
         """The block with copies of its `tensors`, by name."""
-        return replace(self, **moved, derived={})
+        return replace(self, **moved, derived={}, aggregates=None)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
         """The block with all its tensors on `device`; itself if they are there already."""

@@ -78,10 +78,6 @@ def table(**columns: Any) -> dict[str, Any]:
     return {"features": pd.DataFrame({**usual, **columns}), **NO_LABELS}
 
 
-def masks_as(kind: type) -> dict[str, Any]:
-    return {name: np.array(mask).astype(kind) for name, mask in MASKS.items()}
-
-
 def labels(*values: object, name: str = "label", **files: Any) -> dict[str, Any]:
     rows = "".join(f"{node},{value}\n" for node, value in zip(IDS, values, strict=False))
     return {"labels": f"id,{name}\n{rows}", "split": None, **files}
@@ -306,14 +302,6 @@ READ: dict[str, Case] = {
     ),
     # Splits.
     **{
-        f"masks of {kind.__name__} in {suffix}": (
-            {"features": None, f"features.{suffix}": table(**masks_as(kind))["features"],
-             **NO_LABELS},
-            {}, {**USUAL_SPLIT, "names": ["f"], "summary": "2 train, 1 val, 1 test"},
-        )
-        for kind, suffix in ((float, "csv"), (str, "parquet"))
-    },
-    **{
         f"masks called {names[0]}": (
             table(**dict(zip(names, MASKS.values(), strict=True))),
             {},
@@ -322,9 +310,6 @@ READ: dict[str, Case] = {
         for names in (("train", "val", "test"), ("is_train", "is_valid", "is_test"))
     },
     "a feature called test": (table(test=[1.5, 2.5, 3.5, 4.5]), {}, {"names": ["f", "test"]}),
-    "masks of floats in a file of arrays": (
-        {**ARRAYS, "split.npz": masks_as(np.float32), "split": None}, {}, USUAL_SPLIT,
-    ),
     "masks of the features file for labels of another": (
         {"features": table(**MASKS)["features"].drop(columns="label"), "split": None}, {},
         {**USUAL_SPLIT, "names": ["f"]},
@@ -361,14 +346,6 @@ READ: dict[str, Case] = {
     "a column of a table of splits": (
         {"split": "id,fold,part\n10,1,train\n20,2,val\n30,2,test\n40,1,train\n"},
         {"split_column": "part"}, USUAL_SPLIT,
-    ),
-    "a split file without ids": (
-        {"features": "f,g\n0.5,1\n1.5,2\n2.5,3\n3.5,4\n", "labels": "label\na\nb\na\nb\n",
-         "split": 'split\ntrain\nNA\ntest\n""\n', **PAIR}, {}, {"splits": [[0], [], [2]]},
-    ),
-    "ids of a split without a test": (
-        {**ARRAYS, "split.npz": {"train_mask": np.array([1, 1, 0, 0], bool)}, "split": None}, {},
-        {"splits": [[0, 1], [], []]},
     ),
 }  # fmt: skip
 

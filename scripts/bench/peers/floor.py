@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,11 @@ from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
 from gnntrain.loading.loader import SeedPlan
+from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, Int64Array, SampleKey, Seeds
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import CPUSampler
+from scripts.bench.peers.ours import config_of
 from scripts.bench.peers.turns import Spec, Turns, compete
 
 _NUM_BATCHES = 4
@@ -137,7 +138,7 @@ def _best(work: Callable[[], object]) -> float:
 def _run(turns: Turns) -> None:
     spec = turns.spec
     torch.set_num_threads(spec.threads)
-    store = StoredGraph.open(Path(spec.store), check=False)
+    store = prepare_store(config_of(spec).dataset).store
     work = mean_work(spec, store)
     gemm = gemm_rates(work.num_dst, spec, store.num_features)
     bandwidth = row_bandwidth(store, spec.threads)

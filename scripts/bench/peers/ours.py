@@ -100,6 +100,7 @@ def config_of(spec: Spec) -> Config:
         f"sampler.fan_outs={spec.fan_outs}",
         f"trainer.batch_size={spec.batch_size}",
         f"trainer.precision={spec.precision}",
+        f"dataset.feature_dtype={'bfloat16' if spec.precision == 'bf16' else 'float32'}",
         "trainer.drop_last=true",
         "trainer.epochs=1000000",
         "trainer.eval_every=1000000",
