@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,6 @@ from tests import packages
 FILES = sorted(
     file for file in conf_dir().rglob("*.yaml") if "hydra" not in file.relative_to(conf_dir()).parts
 )
-CHOICES = [
-    (group, option)
-    for group, options in config_groups().items()
-    for option in options
-    if group not in ("experiment", "logger") and option not in ("files", "plugin")
-]
 
 
 @pytest.fixture(autouse=True)
@@ -85,13 +80,21 @@ def test_every_recipe_composes(option: str, county: list[str]) -> None:
     compose_config([f"experiment={option}", *county * option.startswith("county_")])
 
 
-@pytest.mark.parametrize(("group", "option"), CHOICES)
-def test_an_option_has_the_schemas_keys_and_defaults(group: str, option: str) -> None:
-    node: Any = OmegaConf.to_container(Sources().compose_files([f"{group}={option}"])[group])
-    section = from_dict({group: {} if option == "default" else {"name": option}}).to_dict()[group]
-    if (group, option) == ("sampler", "full"):
-        section = {"name": "full"}  # the other keys say how to draw, and nothing is drawn
-    assert node == section
+def test_options_have_the_schemas_keys_and_defaults() -> None:
+    options = {
+        group: [f"{group}={name}" for name in names if name not in ("files", "plugin")]
+        for group, names in config_groups().items()
+        if group not in ("experiment", "logger")
+    }
+    for chosen in zip_longest(*options.values()):  # one option of each group at a time
+        keys = [key for key in chosen if key is not None]
+        composed: Any = OmegaConf.to_container(Sources().compose_files(keys))
+        for group, option in (key.split("=") for key in keys):
+            given = {} if option == "default" else {"name": option}
+            section = from_dict({group: given}).to_dict()[group]
+            if (group, option) == ("sampler", "full"):
+                section = {"name": "full"}  # the others say how to draw, and nothing is drawn
+            assert composed[group] == section, option
 
 
 @pytest.fixture

@@ -105,13 +105,13 @@ def awkward_inputs(
     yield Inputs("hubs", Edges(indptr.long(), indices.long()), 9, dtype)
     for name, num_dst, offset in (("destinations from 5 on", 5, 5), ("padded", 7, 0)):
         degrees = torch.randint(0, 9, (num_dst,), generator=draw)
-        indices = torch.randint(0, 24, (int(degrees.sum()),), generator=draw)
+        indices = torch.randint(0, 12, (int(degrees.sum()),), generator=draw)
         starts = degrees.cumsum(0) - degrees
         has_edges = degrees > 0
         indices[starts[has_edges]] = offset + torch.arange(num_dst)[has_edges]  # self loops
         if name == "padded":
             degrees = torch.cat([degrees, degrees.new_zeros(3)])
             indices = torch.cat([indices, indices.new_zeros(5)])
-        made = block(name, degrees, indices, 28 if name == "padded" else 24)
+        made = block(name, degrees, indices, 16 if name == "padded" else 12)
         edges = made.edges._replace(dst_offset=offset, max_in_edges=8)
         yield Inputs(name, edges, made.num_src, dtype)

@@ -1,12 +1,10 @@
 """Calls between ranks: one asks the owners of a part for arrays, others answer.
 
-Not collectives: a rank calls when it needs something, in any thread, and the owners answer in
-threads of their own. So ranks need not be in step with each other.
+Not collectives: owners answer in threads of their own, so that ranks need not be in step.
 
     with open_exchange(context, owners=[[0, 1], [2, 3]], timeout=600) as exchange:
         exchange.serve("rows", lambda arguments: [features[arguments[0]]])
-        answers = exchange.call("rows", {0: [ids_of_0], 1: [ids_of_1]})
-        [rows] = answers[1]
+        [rows] = exchange.call("rows", {1: [ids_of_1]})[1]
 
 All connections are opened at the start, by whoever sends the run's token, then the ports are
 closed. (`multiprocessing.connection` knows neither IPv6 nor a time limit.) A message is the bytes
@@ -59,7 +57,6 @@ def open_exchange(
     reports a failure, or its cause in another rank, before others lose their connections.
 
     Args:
-        context: This rank.
         owners: The ranks that hold and serve each part. The ranks of a machine that ask a part of
             several ranks are spread over these.
         timeout: Seconds without a byte of an answer after which its owner is lost.

@@ -122,13 +122,12 @@ def launch(
     """Run `worker(context, payload)` in every rank and wait for all of them.
 
     Args:
-        worker: A module-level function; or its name, `module:function`, so that this process need
-            not import the modules that only ranks need.
+        worker: A module-level function; or its name, `module:function`, which ranks import.
         payload: Plain, picklable data.
-        plan, rendezvous: The ranks, and the meeting of those that a launcher has started, of which
-            this process is one.
+        plan: The ranks.
         log_dir: Where ranks write their logs, for messages.
         in_process: Whether a single rank may run in this process; several are processes.
+        rendezvous: The meeting of ranks that a launcher has started, one of which this process is.
 
     Raises:
         GnntrainError: The first failing rank's error; all other ranks have been ended.

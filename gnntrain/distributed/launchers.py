@@ -127,12 +127,8 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launched | None:
             launcher, address, port = "the launcher", text("MASTER_ADDR"), _PORT
             process, size = share("RANK", "WORLD_SIZE")
             is_on_one, local_rank = False, None
-            if size > 1 and text("LOCAL_WORLD_SIZE"):
-                local_rank, _ = share("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-            elif size > 1 and text("LOCAL_RANK"):
+            if size > 1 and text("LOCAL_RANK"):
                 local_rank = number("LOCAL_RANK")
-            if local_rank is not None and local_rank > process:
-                raise _contradiction(f"LOCAL_RANK={local_rank}", f"RANK={process}")
     if process >= size:
         raise _contradiction(f"Process {process} (from 0)", f"{launcher}'s {size} processes")
     if size == 1 and not has_store:

@@ -29,7 +29,6 @@ from gnntrain.distributed.launchers import STARTED_BY
 from gnntrain.distributed.run_control import CollectiveTimeout, Phase, Progress, RunControl
 from gnntrain.distributed.tcp_store import StoreTimeout
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, RunError, exit_code
-from gnntrain.limits import container
 
 _log = logging.getLogger("gnntrain")
 
@@ -60,13 +59,15 @@ class Roster(NamedTuple):
 
     def named(self, ranks: Sequence[int]) -> str:
         """The ranks, for a sentence: "ranks 2 and 3 on machine 1 (gnn2, 10.77.0.2)"."""
-        groups = itertools.groupby(sorted(ranks), lambda n: self.machines[n] if self.hosts else 0)
         words = []
-        for machine, group in groups:
+        for machine, group in itertools.groupby(
+            sorted(ranks), lambda rank: self.machines[rank] if self.hosts else 0
+        ):
             *most, last = map(str, group)
-            name = f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
             where = f" on machine {machine} ({self.hosts[machine]})" if self.hosts else ""
-            words.append(name + where)
+            words.append(
+                (f"ranks {', '.join(most)} and {last}" if most else f"rank {last}") + where
+            )
         return " and ".join(words)
 
     def lost(
@@ -76,20 +77,16 @@ class Roster(NamedTuple):
         have ended. `seen` has where each rank was."""
         steps = []
         for place in (seen[rank] for rank in ranks if seen):
-            evaluation = "the evaluation after " * (place.phase == Phase.EVALUATING)
-            is_starting = place.phase == Phase.STARTING
-            steps.append("its start" if is_starting else f"{evaluation}step {place.step}")
+            at = "the evaluation after " * (place.phase == Phase.EVALUATING) + f"step {place.step}"
+            steps.append("its start" if place.phase == Phase.STARTING else at)
         where, name = " and ".join(dict.fromkeys(steps)), self.named(ranks)
         what, hint = "ended without a word" + f", after {where}" * bool(where), _MEMORY_HINT
         if timeout is not None:
             what = f"not answered for {timeout:g} s" + f", since {where}" * bool(where)
             hint = _SILENCE_HINT
         have = "have" if " and " in name else "has"
-        return RankLost(
-            f"{name[0].upper()}{name[1:]} {have} {what}.",
-            f"{hint} Its log is {self.logs}/rank_{ranks[0]}.log.",
-            ranks,
-        )
+        hint = f"{hint} Its log is {self.logs}/rank_{ranks[0]}.log."
+        return RankLost(f"{name[0].upper()}{name[1:]} {have} {what}.", hint, ranks)
 
 
 class Watch:
@@ -159,10 +156,9 @@ class Watch:
         self._end_by_force()
 
     def _end_by_force(self) -> None:
-        if self._failure is None:
-            os._exit(1)
-        signals.prepare_forced_exit(self._failure)
-        os._exit(exit_code(self._failure))
+        if self._failure is not None:
+            signals.prepare_forced_exit(self._failure)
+        os._exit(1 if self._failure is None else exit_code(self._failure))
 
     def _tick(self) -> None:
         """Synchronise, and every `LOOK_SECONDS` look for the others."""
@@ -192,8 +188,7 @@ class Watch:
             self._seen[rank] = place
 
     def lost(self) -> RankLost | None:
-        """The ranks from which nothing has come for `timeout` seconds, or rank 0, whose store has
-        gone; None: there is none."""
+        """The ranks that were silent for `timeout` seconds, or rank 0, whose store has gone."""
         if (error := self._control.lost_store) is not None:
             is_silent = isinstance(error, StoreTimeout)
             return self._roster.lost([0], timeout=self.timeout if is_silent else None)
@@ -205,8 +200,8 @@ class Watch:
         return [n for n in silent if self._seen[n].phase != Phase.ENDED]
 
     def cause(self, error: BaseException) -> GnntrainError | None:
-        """The failure of another rank behind `error`: it has reported it, or is silent; None: there
-        is none. Where others may be the cause this looks for some seconds who is silent."""
+        """The failure of another rank behind `error`: reported by it, or that it is silent, for
+        which this looks for some seconds where others may be the cause; None: there is none."""
         if self._failure is not None:
             return self._failure
         control = self._control
@@ -252,8 +247,7 @@ class Supervisor:
     ) -> None:
         self._processes, self._control, self._timeout = processes, control, timeout
         self._roster = Roster(logs=str(log_dir))
-        self._began, self._kills = time.monotonic(), container().kills
-        self._is_writing = False
+        self._began, self._is_writing = time.monotonic(), False
         control.is_writing = lambda: self._is_writing
 
     def watch(self) -> None:
@@ -262,8 +256,9 @@ class Supervisor:
         """
         control = self._control
         try:
-            while self._alive() and not self._failed():
-                self._wait_for_end(run_control.SYNC_SECONDS)
+            while (alive := self._alive()) and not self._failed():
+                sentinels = [self._processes[rank].sentinel for rank in alive]
+                connection.wait(sentinels, run_control.SYNC_SECONDS)
                 control.sync()
                 if control.stop_requested:
                     return self._stop(control.stop_requested)
@@ -302,10 +297,8 @@ class Supervisor:
         cause = control.first_failure()
         if killed is not None:
             name = signal.Signals(-failed[killed]).name
-            is_memory = name == "SIGKILL" and container().kills > self._kills
-            why = ": the memory that its container may use ran out" if is_memory else ""
             hint = _MEMORY_HINT if name == "SIGKILL" else None
-            cause = RankLost(f"Rank {killed} was ended by {name}{why}.", hint, [killed])
+            cause = RankLost(f"Rank {killed} was ended by {name}.", hint, [killed])
         self._wait(_NOTICE_SECONDS)
         # NCCL aborts a process that has waited for too long; and one where CUDA has failed. It does
         # not make the host wait: a rank that it has aborted was waiting, too.
@@ -334,16 +327,14 @@ class Supervisor:
         """Wait until all ranks have ended, at most so long; longer while one writes a checkpoint,
         which may be the only one of the newest state."""
         deadline = time.monotonic() + seconds
-        while (alive := self._alive()) and time.monotonic() < deadline:
+        while (alive := self._alive()) and (now := time.monotonic()) < deadline:
             places = self._places()
             self._is_writing = any(places[n].is_writing and not self._is_stopped(n) for n in alive)
             if self._is_writing:
-                deadline = max(deadline, time.monotonic() + signals.CLOSE_SECONDS)
-            self._wait_for_end(min(run_control.SYNC_SECONDS, max(0.0, deadline - time.monotonic())))
+                deadline = max(deadline, now + signals.CLOSE_SECONDS)
+            sentinels = [self._processes[rank].sentinel for rank in alive]
+            connection.wait(sentinels, min(run_control.SYNC_SECONDS, deadline - now))
         self._is_writing = False
-
-    def _wait_for_end(self, seconds: float) -> None:
-        connection.wait([self._processes[rank].sentinel for rank in self._alive()], seconds)
 
     def _alive(self) -> list[int]:
         return [rank for rank, process in enumerate(self._processes) if process.is_alive()]

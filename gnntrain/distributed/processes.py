@@ -28,21 +28,18 @@ _started: list[Any] = []  # of multiprocessing's two servers those that this pro
 
 def start_server(preloaded: str = "gnntrain.preloaded") -> None:
     """Start the server, unless it runs. Returns at once, while the server imports `preloaded`."""
-    # It looks for modules in the current directory only if this process does: `python -c`, which it
-    # is, would find a user's `random.py` before Python's.
-    name, here = "PYTHONSAFEPATH", Path.cwd()
-    is_here = any(Path(folder).absolute() == here for folder in sys.path)
-    is_set = name not in os.environ and not is_here
+    # `python -c`, which it is, would find a user's `random.py` in the current directory.
+    safe = {} if "PYTHONSAFEPATH" in os.environ else {"PYTHONSAFEPATH": "1"}
     # Signals to the process group are for the ranks: the server ends with this process.
     with _tracked():
         forkserver.set_forkserver_preload([preloaded])
         server: Any = forkserver._forkserver
         is_new = server._forkserver_pid is None
-        os.environ |= {name: "1"} if is_set else {}
+        os.environ |= safe
         try:
             forkserver.ensure_running()
         finally:
-            if is_set:
+            for name in safe:
                 del os.environ[name]
         _started.extend([server] * is_new)
 

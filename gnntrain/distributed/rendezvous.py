@@ -165,12 +165,11 @@ def _reach(found: Launched, deadline: float) -> StoreAddress:
                     if answer := store.compare_set(f"answer/{request}", "", ""):
                         return address._replace(prefix=answer.decode())
                     time.sleep(_LOOK_SECONDS)
+        except socket.gaierror as error:
+            why, ends = error.strerror or str(error), min(deadline, begin + _NAME_SECONDS)
         except OSError as error:
             why = error.strerror or str(error)
-            if isinstance(error, socket.gaierror):
-                ends = min(deadline, begin + _NAME_SECONDS)
-        now = time.monotonic()
-        place = f"{found.address} port {found.port}"
+        now, place = time.monotonic(), f"{found.address} port {found.port}"
         whom = "itself" if found.is_main and not found.has_store else "process 0"
         text = f"Process {found.process} cannot reach {whom} at {place}: {why}"
         if now > ends:
@@ -186,13 +185,10 @@ def _reach(found: Launched, deadline: float) -> StoreAddress:
         time.sleep(_LOOK_SECONDS)
 
 
-def _client(address: StoreAddress) -> BoundedStore:
-    return BoundedStore(lambda: address.connect(_CONNECT_SECONDS), _START_SECONDS)
-
-
 def _common(address: StoreAddress) -> BoundedStore:
-    """Beside the keys of one meeting: torchrun's store outlives it."""
-    return _client(address._replace(prefix="gnntrain"))
+    """A client of the store beside the keys of one meeting: torchrun's store outlives it."""
+    common = address._replace(prefix="gnntrain")
+    return BoundedStore(lambda: common.connect(_CONNECT_SECONDS), _START_SECONDS)
 
 
 class Rendezvous:
@@ -204,7 +200,8 @@ class Rendezvous:
     def __init__(self, launched: Launched, address: StoreAddress, host: str) -> None:
         self.launched, self.address, self.host = launched, address, host
         self.is_main, self.is_machine_main = launched.is_main, not launched.local_rank
-        self._store, self._common = _client(address), _common(address)
+        self._store = BoundedStore(lambda: address.connect(_CONNECT_SECONDS), _START_SECONDS)
+        self._common = _common(address)
         self.control = run_control.RunControl(self._store, launched.process)
         self.processes: list[ProcessInfo] = []
         self.machines: tuple[int, ...] = ()  # of each process, from 0
@@ -259,16 +256,16 @@ class Rendezvous:
 
     def wait_for(self, key: str) -> Any:
         """Wait for what a process tells. Raises another one's failure; or `Interrupted`."""
-        return self._wait_for([key], math.inf)[0]
+        return self._wait_for([key])[0]
 
-    def gather(self, key: str, value: Any, deadline: float = math.inf) -> list[Any]:
+    def gather(self, key: str, value: Any, deadline: float | None = None) -> list[Any]:
         """Every process's plain `value` on all, in their order. Process 0 raises RankLost where it
         has not got all until the deadline."""
         self.publish(f"{key}/{self.launched.process}", value)
         keys = [f"{key}/{process}" for process in range(self.launched.num_processes)]
-        return self._wait_for(keys, deadline if self.is_main else math.inf)
+        return self._wait_for(keys, deadline if self.is_main else None)
 
-    def _wait_for(self, keys: Sequence[str], deadline: float) -> list[Any]:
+    def _wait_for(self, keys: Sequence[str], deadline: float | None = None) -> list[Any]:
         """The values of the keys; with a deadline, of what each process tells."""
         values: dict[str, Any] = {}
         answered: set[bytes] = set()
@@ -286,29 +283,27 @@ class Rendezvous:
             if self.control.stop_requested:
                 raise errors.Interrupted(self.control.stop_requested)
             time.sleep(_LOOK_SECONDS)
-            if deadline == math.inf:
+            if deadline is None:
                 continue
             for process in range(1, len(keys)):  # see `_reach`
                 request = self._common.compare_set(f"ask/{len(keys)}/{process}", "", "")
                 if request and request not in answered:
                     self._common.set(f"answer/{request.decode()}", self.address.prefix)
                     answered.add(request)
-            now = time.monotonic()
+            left = deadline - time.monotonic()
             missing = [i for i, key in enumerate(keys) if key not in values]
             listed = ", ".join(map(str, missing[:8])) + ", …" * (len(missing) > 8)
-            if now > deadline:
+            if left < 0:
                 raise RankLost(
                     f"Of {len(keys)} processes that {self.launched.launcher} starts, "
                     f"{len(missing)} have not come to {place}: {listed}.",
                     "Look at their output, and whether a firewall is between the machines.",
                     missing,
                 )
-            if now > says_at:
+            if deadline - left > says_at:
                 says_at = math.inf
-                _log.warning(
-                    "Waiting at %s for process %s of %d, for at most %.0f s more (%s).",
-                    *(place, listed, len(keys), deadline - now, _TIMEOUT),
-                )
+                text = "Waiting at %s for process %s of %d, for at most %.0f s more (%s)."
+                _log.warning(text, place, listed, len(keys), left, _TIMEOUT)
 
     def job_name(self) -> str | None:
         """A name for what torchrun has started, which it keeps when it starts the ranks again; for

@@ -29,7 +29,6 @@ SAVE = -1
 _COMMITTED = "commit"
 # gloo, NCCL and TCPStore have an exception class and a wording of their own for a timeout.
 _TIME_OUT = re.compile(r"tim(e|ed)[ -]?out", re.IGNORECASE)
-_MAX_CHARACTERS = 2_000  # of a message or a hint; a traceback may have twice as many
 
 
 class CollectiveTimeout(TransientError):
@@ -67,10 +66,9 @@ class RunControl:
     """One process's view of the run's stop and save requests, progress and failures.
 
     Every rank and the process that supervises them (`rank` None) hold one each, over their own
-    client of the same store. Requests and progress are attributes, which `sync`, called by a
-    thread, exchanges with the store: a signal handler and a training step never wait for it. When
-    the store has gone, requests reach this process alone, progress and failures are dropped, and
-    nothing raises.
+    client of the same store. A thread calls `sync`, which exchanges the attributes with the store:
+    a signal handler and a training step never wait for it. When the store has gone, requests reach
+    this process alone, progress and failures are dropped, and nothing raises.
     """
 
     def __init__(self, store: Any = None, rank: int | None = 0) -> None:
@@ -144,11 +142,10 @@ class RunControl:
     def agreed(self, step: int) -> int:
         """The signal to act on after `step`: SIGUSR1 saves, others end the run; `SAVE`; 0: none.
 
-        All ranks call this after the gradient exchange of `step` and get the same answer, by one
-        round trip to the store: no rank leaves the exchange before rank 0 has entered it, and rank
-        0 enters it after the decision about this step is in the store. Nor is the decision
-        overwritten before all ranks have read it: to act on it takes a collective, which rank 0
-        does not leave before all have entered.
+        All ranks call this after the gradient exchange of `step` and get the same answer: no rank
+        leaves the exchange before rank 0 has entered it, which it does after the decision about
+        this step is in the store. Nor is it overwritten before all have read it: to act on it
+        takes a collective, which rank 0 does not leave before all have entered.
         """
         late = CollectiveTimeout("Rank 0 has not answered in time.")
         with self.must_end_within(self.timeout, late), self.waiting():
@@ -244,11 +241,9 @@ def encoded(error: BaseException, rank: int | None) -> str:
         kind = TransientError.__name__
     message, hint = f"Rank {rank} failed: {told(error)}", None
     if isinstance(error, GnntrainError):
-        message, hint = error.message, error.hint and error.hint[:_MAX_CHARACTERS]
+        message, hint = error.message, error.hint
     ranks = error.ranks if isinstance(error, RankLost) else ()
-    # Its end tells most.
-    trace = "".join(traceback.format_exception(error))[-2 * _MAX_CHARACTERS :]
-    return json.dumps([kind, message[:_MAX_CHARACTERS], hint, ranks, trace])
+    return json.dumps([kind, message, hint, ranks, "".join(traceback.format_exception(error))])
 
 
 def decoded(text: str) -> GnntrainError:

@@ -49,14 +49,13 @@ def install_handlers(requeue: Callable[[], None] = lambda: None) -> Iterator[Non
     """Handle signals inside this context. Nested, or in another thread, it does nothing.
 
     The first SIGINT, SIGTERM or SIGHUP is raised as `Interrupted`, or within `forward_to` passed
-    to the run. A second SIGINT is raised at once; further SIGTERM and SIGHUP are ignored, since a
-    scheduler may send many. The process ends 28 s after the first signal in any case, and 2 s
-    after a second SIGINT; a run ends by `RunControl.grace`, and not while it writes a checkpoint.
-    Some libraries swallow an exception that is raised while they are imported: the error that
-    follows is raised as the `Interrupted` that caused it.
+    to the run. A second SIGINT is raised at once; a scheduler may send many SIGTERM. The process
+    ends 28 s after the first signal in any case, and 2 s after a second SIGINT; a run ends by
+    `RunControl.grace`, and not while it writes a checkpoint. An error after an `Interrupted` that a
+    library has swallowed is raised as that one.
 
-    SIGUSR2 ends the run as SIGTERM does, and then has the batch job requeued: by a handler that was
-    installed before, as submitit's, or by `requeue`. In a SLURM job SIGUSR1 does the same.
+    SIGUSR2, in a SLURM job also SIGUSR1, ends the run as SIGTERM does, and then has the batch job
+    requeued: by a handler that was installed before, as submitit's, or by `requeue`.
     """
     global _active
     if _active is not None or threading.current_thread() is not threading.main_thread():

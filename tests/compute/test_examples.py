@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -55,8 +56,18 @@ def chunks_of(size: int) -> Iterator[None]:
 
 
 def examples(name: str, options: str, dtype: torch.dtype) -> list[Operator]:
-    """On each block; a hub has a few chunks of 4."""
-    given = awkward_inputs(dtype, 14)
+    """On each block; a hub has a few chunks of 4.
+
+    Another type than float32 changes how numbers are read and written, not which: there are two of
+    the blocks then, with indices of 32 bits, since each width is compiled for each type.
+    """
+    given = list(awkward_inputs(dtype, 14))
+    if dtype != torch.float32:
+        kept = [(one, one.edges) for one in given if one.name in ("hubs", "padded")]
+        given = [
+            replace(one, edges=edges._replace(indptr=edges[0].int(), indices=edges[1].int()))
+            for one, edges in kept
+        ]
     return [OPERATORS[name].examples(inputs)[options] for inputs in given]
 
 

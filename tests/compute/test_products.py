@@ -55,12 +55,12 @@ def test_a_layer_in_one_pass_is_computed_in_float32_and_kept_in_bfloat16(
 
     monkeypatch.setattr(linear, "product_type", product_type)
     for operator in (linear.AggregateLinear, linear.AggregateLinearBackward):
-        for inputs in awkward_inputs(torch.bfloat16):
-            for call in operator.examples(inputs).values():
-                exact = call.map(lambda v: v.double() if _is_float(v) else v).reference()
-                for got, best in zip(call.cpu(), exact, strict=True):
-                    assert got.dtype == torch.bfloat16
-                    torch.testing.assert_close(got.double(), best.double(), atol=0.1, rtol=2e-2)
+        *_, padded = awkward_inputs(torch.bfloat16)
+        for call in operator.examples(padded).values():
+            exact = call.map(lambda v: v.double() if _is_float(v) else v).reference()
+            for got, best in zip(call.cpu(), exact, strict=True):
+                assert got.dtype == torch.bfloat16
+                torch.testing.assert_close(got.double(), best.double(), atol=0.1, rtol=2e-2)
     assert set(asked) == {torch.bfloat16}
 
 

@@ -75,9 +75,16 @@ def losses_and_metrics(
     return [record.train_loss for record in records], metrics
 
 
-@pytest.mark.parametrize(("precision", "stored_as"), [("fp32", "float32"), ("bf16", "bfloat16")])
+@pytest.mark.parametrize(
+    ("sampler", "precision", "stored_as"),
+    [
+        ("neighbor", "fp32", "float32"),
+        ("neighbor", "bf16", "bfloat16"),
+        ("full", "fp32", "float32"),
+        ("pyg", "fp32", "float32"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
-@pytest.mark.parametrize("sampler", ["neighbor", "full", "pyg"])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: " ".join(map(str, model.values())))
 def test_torchs_operators_train_as_the_kernels_do(
     model: dict[str, Any],

@@ -15,7 +15,6 @@ import psutil
 import pytest
 import torch
 
-from gnntrain import limits
 from gnntrain.config import from_dict
 from gnntrain.distributed import launch as launching
 from gnntrain.distributed import liveness, process_group, run_control
@@ -61,28 +60,6 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
         assert isinstance(caught.value, UserError)
         assert caught.value.hint == "take 8"
     assert not rank_processes(psutil.Process())
-
-
-def run_out_of_memory(context: DistributedContext, events: str) -> None:
-    """As the system ends a rank, and counts it."""
-    if context.rank == 1:
-        Path(events).write_text("oom 1\noom_kill 5\n")
-        os.kill(os.getpid(), signal.SIGKILL)
-    context.barrier()
-
-
-def test_a_rank_that_the_system_killed_for_lack_of_memory_is_told_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "self").write_text("0::/\n")
-    events = tmp_path / "memory.events"
-    events.write_text("oom 0\noom_kill 4\n")
-    monkeypatch.setattr(limits, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(limits, "_OWN_CGROUP", tmp_path / "self")
-    with pytest.raises(RankLost, match=r"Rank 1 was ended by SIGKILL: the memory .* ran out"):
-        launch(run_out_of_memory, str(events), plan(2), tmp_path)
-    with pytest.raises(RankLost, match=r"Rank 1 was ended by SIGKILL\."):
-        launch(fail_on_rank_1, "kill", plan(2), tmp_path)
 
 
 def hang_in_nccl(context: DistributedContext, payload: tuple[float, Exception]) -> None:

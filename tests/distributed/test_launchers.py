@@ -114,7 +114,6 @@ def test_how_a_process_was_started(environ: Mapping[str, str], expected: Launche
         (POD | {"RANK": "2"}, ["RANK=2", "WORLD_SIZE=2"]),
         (POD | {"RANK": "-1"}, ["RANK=-1"]),
         (POD | {"MASTER_PORT": "66000"}, ["MASTER_PORT=66000"]),
-        (POD | {"LOCAL_RANK": "2"}, ["LOCAL_RANK=2"]),
         (TORCHRUN | {"LOCAL_RANK": "2"}, ["LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"]),
         ({k: v for k, v in TORCHRUN.items() if k != "RANK"}, ["RANK"]),
         (SRUN | EXPORTED | {"RANK": "2"}, ["RANK=2", "srun"]),

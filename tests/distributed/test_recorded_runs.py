@@ -34,17 +34,16 @@ CASES: list[tuple[str, tuple[int, ...], tuple[str, ...]]] = [
     for device in ("cpu", "sim")
     for machines, keys in (
         (MACHINES, ()),
-        ((), ()),
         ((), ("model=gat", "evaluation=sampled")),
         ((), ("sampler=full", "model=gcn")),
         (MACHINES, SHARDED),
         *([(MACHINES, (*SHARDED, "evaluation=sampled"))] if device == "cpu" else []),
     )
 ]
-SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES[7:]]
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES[6:]]
 
 
-@pytest.mark.parametrize(("device", "machines", "keys"), [*CASES[:7], *SLOW])
+@pytest.mark.parametrize(("device", "machines", "keys"), [*CASES[:6], *SLOW])
 def test_ranks_call_the_same_collectives_in_one_order(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -125,24 +125,17 @@ def test_gcn_uses_weights_of_edges_and_loops_as_pyg_does(weighted: bool) -> None
 @every_model
 def test_gradients_equal_those_of_pyg(kind: Kind, options: dict[str, Any]) -> None:
     graph = rough_graph()
-    model = build(kind, **options, num_layers=2, norm="layer").double()
-    x = torch.randn(graph.num_nodes, IN, dtype=torch.float64, requires_grad=True)
+    model = build(kind, **options, num_layers=2, norm="layer")
+    x = torch.randn(graph.num_nodes, IN, requires_grad=True)
     seeds = [3, 38, 0, 11, 39]
     nodes, blocks = seed_blocks(graph, seeds, 2)
-    blocks = [_double(block) for block in blocks]
-    pull = torch.randn(len(seeds), OUT, dtype=torch.float64)
+    pull = torch.randn(len(seeds), OUT)
     inputs = [x, *model.parameters()]
     got = torch.autograd.grad(model(x[nodes], blocks), inputs, pull)
     reference = pyg_forward(model, x, graph)[seeds]
     expected = torch.autograd.grad(reference, inputs, pull)
     for mine, theirs in zip(got, expected, strict=True):
-        # Norms come in float32.
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
-
-
-def _double(block: Block) -> Block:
-    assert block.norm is not None
-    return Block(block.indptr, block.indices, block.num_src, norm=block.norm.double())
+        close(mine, theirs)
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
@@ -180,7 +173,7 @@ def test_sums_over_sampled_neighbours_are_unbiased(kind: Kind, options: dict[str
     model = build(kind, **options, num_layers=1)  # linear in what is aggregated
     x, seeds = torch.randn(graph.num_nodes, IN), list(range(graph.num_nodes))
     draw = torch.Generator().manual_seed(5)
-    total, num_draws = torch.zeros(len(seeds), OUT), 400
+    total, num_draws = torch.zeros(len(seeds), OUT), 100
     squares = torch.zeros_like(total)
     with torch.no_grad():
         for _ in range(num_draws):
@@ -258,7 +251,7 @@ def test_an_untrained_model_tells_nodes_with_different_neighbourhoods_apart(
         {"jk": "cat"},
         {"jk": "max"},
     ]
-    for num_outputs, scaffold in itertools.product((1, 2, 3), more):
+    for num_outputs, scaffold in itertools.product((1, 3), more):
         model = kind(IN, num_outputs, hidden_channels=64, norm=norm, **options, **scaffold)
         with torch.no_grad():  # training: batch normalisation takes the batch's own statistics
             assert len(model.train()(x, blocks).unique(dim=0)) == 40, (num_outputs, scaffold)

@@ -91,7 +91,7 @@ def by_operations(linear: Layer, x: Tensor, block: Block, total: Sum) -> Tensor:
 
 
 @each_registration
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("name", "has_root"), [("mean", True), ("mean", False), ("sum", True), ("gcn", False)]
 )
@@ -224,7 +224,7 @@ def results(
 
 
 @pytest.mark.parametrize(("kind", "options"), MODELS)
-def test_models_compute_as_on_the_cpu_with_and_without_padding(
+def test_models_compute_padded_blocks_as_the_cpu_does_blocks_without_padding(
     kind: Callable[..., GNN], options: dict[str, Any]
 ) -> None:
     torch.manual_seed(0)
@@ -238,12 +238,9 @@ def test_models_compute_as_on_the_cpu_with_and_without_padding(
     outer = padded(blocks[1], sources=2)
     features = LazyFeatures(torch.cat([longer, x]), torch.arange(len(longer)))
     with registered("cuda"):
-        for block in blocks:
-            block.derived.clear()
-        cases: list[tuple[Any, list[Block]]] = [(x, blocks), (longer, [inner, outer])]
-        cases += [(features, [inner, outer])] if model.needs.rows else []
-        for rows, own in cases:
-            got = results(model, rows, own, 4)
+        taken: list[Any] = [longer, features] if model.needs.rows else [longer]
+        for rows in taken:
+            got = results(model, rows, [inner, outer], 4)
             torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 

@@ -348,24 +348,26 @@ def test_another_graph_that_is_unlike_the_runs_is_told(
     strict = ["predict", "run", "--strict", "dataset.edges=edges.csv", "dataset.features=new.csv"]
     strict += ["dataset.missing=mean", "--out"]
 
+    def predicted(edges: str = "edges.csv") -> list[str]:
+        """The warnings."""
+        asked = ["predict", "run", f"dataset.edges={edges}", "dataset.features=new.csv"]
+        capfd.readouterr()
+        Path("values.csv").unlink(missing_ok=True)
+        assert main([*asked, "dataset.missing=mean", "--out", "values.csv"]) == 0
+        assert not pd.read_csv("values.csv").isna().any(axis=None)
+        return capfd.readouterr().err.splitlines()
+
     def told(edges: str = "edges.csv", **changes: Any) -> list[str]:
         """The warnings of a graph with other columns."""
         people = pd.read_csv("seen.csv").drop(columns="label")
         people.assign(**changes).to_csv("new.csv", index=False)
-        asked = ["predict", "run", f"dataset.edges={edges}", "dataset.features=new.csv"]
-        asked += ["dataset.missing=mean", "--out"]
-        capfd.readouterr()
-        for name in ("new_values.csv", "again.csv"):  # by files, then by their store
-            Path(name).unlink(missing_ok=True)
-            assert main([*asked, name]) == 0
-            lines = capfd.readouterr().err.splitlines()
-        assert not pd.read_csv("again.csv").isna().any(axis=None)
-        return lines
+        return predicted(edges)
 
     assert told() == []
     assert told(income=np.linspace(40, 60, 60)) == []
     assert main([*strict, "kept.csv"]) == 0
     (line,) = told(income=np.linspace(40, 60, 60) * 100)
+    assert ["income" in line for line in predicted()] == [True]  # by the store of the files
     assert "income" in line
     assert "deviations" in line
     assert "year" in told(year=2026)[0]
