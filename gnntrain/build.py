@@ -64,6 +64,7 @@ def build_task(
         label_smoothing=config.trainer.label_smoothing,
         balanced=config.trainer.class_weights == "balanced",
         positive=positive_class(labels or graph, config.task.positive_class) or 0,
+        top_k=config.task.top_k,
     )
 
 

@@ -64,7 +64,7 @@ def begun_run(
     for path in newest_runs(RUNS) if again else ():
         run = RunDirectory(path.absolute())
         is_same = is_run(path) and run.overrides() == list(overrides)
-        begun_by = run.environment().get("jobs")
+        begun_by = (run.read("env.json") or {}).get("jobs")
         if is_same and isinstance(begun_by, dict) and again.items() & begun_by.items():
             return run
     return None

@@ -311,3 +311,42 @@ BUILT_IN_METRICS = tuple(_REGISTERED)
 def base_rate() -> Metric:
     """The share of the positive class, beside which an average precision is read."""
     return _tallied("base_rate", ["binary"], Tally(_class_counts, lambda c: _share(c[2, 1], c[2])))
+
+
+def top_metrics(k: int) -> list[Metric]:
+    """`precision@k` and `recall@k`: of the positive class, among the `k` nodes with its largest
+    logits; of fewer nodes, among all.
+
+    Of nodes with equal logits at the k-th place each is as likely to be among them: the values do
+    not depend on the order of nodes.
+    """
+    import torch
+
+    def of(outputs: Tensor, targets: Tensor) -> Tensor:
+        return top(torch.stack([outputs[:, 0], torch.ones_like(outputs[:, 0]), targets]).double())
+
+    def top(rows: Tensor) -> Tensor:
+        """Of each of the `k` largest logits: the logit, its nodes, the positive ones; the nodes of
+        all smaller logits together. float64 `[3, at most k + 1]`, from several of them."""
+        logits = rows[0]
+        is_top = logits >= logits.topk(min(k, len(logits))).values[-1]
+        distinct, row = torch.unique(logits[is_top], return_inverse=True)
+        counts = rows.new_zeros(2, len(distinct)).index_add_(1, row, rows[1:, is_top])
+        rest = torch.cat([logits.new_full([1], -math.inf), rows[1:, ~is_top].sum(dim=1)])
+        return torch.cat([rest[:, None], torch.cat([distinct[None], counts])], dim=1)
+
+    def share(of_all: bool, rows: Tensor) -> float:
+        """The expected positive nodes among the top ones: of the top ones, of all positive ones."""
+        _, nodes, positive = rows.flip(1)
+        taken = (k - (nodes.cumsum(0) - nodes)).clamp(min=0).minimum(nodes)
+        expected = float((positive * taken / nodes.clamp(min=1)).sum())
+        divisor = float((positive if of_all else taken).sum())
+        return expected / divisor if divisor else math.nan
+
+    def merged(one: Tensor, other: Tensor) -> Tensor:
+        return top(torch.cat([one, other], dim=1))
+
+    return [
+        _tallied(f"{name}@{k}", ["binary"], Tally(of, partial(share, name == "recall"), merged))
+        for name in ("precision", "recall")
+    ]

@@ -298,11 +298,12 @@ def _train(
             ).to_dict()
         summary |= {"status": status_of(error), "error": error_text(error)}
         try:
-            run.write_summary({k: v for k, v in summary.items() if (k, v) != ("error", None)})
+            told = {k: v for k, v in summary.items() if (k, v) != ("error", None)}
+            run.write("summary.json", told)
         except RunError as failure:  # a full disk must not hide the run's own error
             _log.warning("%s", failure.message)
 
-    run.write_store_record(record_of(graph))
+    run.write("store.json", asdict(record_of(graph)))
     # What a launcher has started, it starts again.
     restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
     in_process = restarts_left == 0  # a rank that is started again needs a process outliving it

@@ -210,7 +210,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                     estimated=trainer.evaluator.estimated,
                 )
                 try:
-                    run.write_summary(summary)
+                    run.write("summary.json", summary.to_dict())
                 except RunError:
                     if error is None:  # the first of two errors is raised
                         raise

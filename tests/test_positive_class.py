@@ -41,7 +41,7 @@ def write_nodes(rare: object, frequent: object) -> None:
 def test_the_metrics_are_those_of_the_class_that_the_key_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([*KEYS, "task.positive_class=fraud"]) == 0
+    assert main([*KEYS, "task.positive_class=fraud", "task.top_k=20"]) == 0
     printed = capsys.readouterr().out
     assert main(["predict", "run", "--out", "class.csv"]) == 0
     assert main(["predict", "run", "--out", "logits.csv", "--what", "logits"]) == 0
@@ -52,12 +52,15 @@ def test_the_metrics_are_those_of_the_class_that_the_key_names(
     for split in ("train", "val", "test"):
         rows = found[found["split"] == split]
         is_fraud, score = rows["label"] == "fraud", -rows["logit"]
+        top = is_fraud[score.sort_values(ascending=False).index[:20]]
         expected = {
             "average_precision": sk.average_precision_score(is_fraud, score),
             "base_rate": is_fraud.mean(),
             "precision": sk.precision_score(rows["label"], rows["class"], pos_label="fraud"),
             "recall": sk.recall_score(rows["label"], rows["class"], pos_label="fraud"),
             "f1": sk.f1_score(rows["label"], rows["class"], pos_label="fraud"),
+            "precision@20": top.mean(),
+            "recall@20": top.sum() / is_fraud.sum(),
         }
         assert {k: summary[split][k] for k in expected} == pytest.approx(expected, abs=1e-6)
         assert summary[split]["base_rate"] < 0.2 < summary[split]["precision"]

@@ -1,8 +1,5 @@
-"""From overrides to a configuration, with every mistake told at once.
-
-Group names and syntax are judged first. Hydra composes the chosen YAML files once, then the values
-are set, and the schema judges them all.
-"""
+"""From overrides to a configuration: Hydra composes the chosen YAML files once, then the values are
+set, and the schema judges them all. Every mistake is told at once."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -81,6 +78,10 @@ class Sources:
     config_path: Path | None = None  # a folder in place of `conf/`
     config_name: str = "config"  # the file to begin with
     is_saved: bool = False  # as for `gnntrain.config.from_dict`
+    # What Hydra has made of choices.
+    _nodes: dict[tuple[str, ...], DictConfig] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def folders(self) -> list[Path]:
@@ -93,11 +94,6 @@ class Sources:
     def groups(self) -> syntax.Groups:
         """The options of every group."""
         return config_groups(self.config_dirs, self.config_path)
-
-    @cached_property
-    def _nodes(self) -> dict[tuple[str, ...], DictConfig]:
-        """What Hydra has made of choices."""
-        return {}
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the places of the user's own YAML files."""

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,11 @@ def run_hydra(typed: Sequence[str], flags: Sequence[str], sources: Sources) -> i
     first, *others = sources.folders
     arguments = [*flags, *(f"--config-dir={folder}" for folder in others[:1])]  # it takes one
     arguments += [*translate(typed, sources.groups), *search_path(others[1:])]
-    for name, place in (
-        (_RUN_DIR, rundir.planned_run),
-        ("gnntrain.sweep_dir", rundir.planned_sweep),
-    ):
-        OmegaConf.register_new_resolver(name, place, replace=True, use_cache=True)
+    register = partial(OmegaConf.register_new_resolver, replace=True, use_cache=True)
+    register(_RUN_DIR, rundir.planned_run)
+    register("gnntrain.sweep_dir", rundir.planned_sweep)
     task = TrainTask(tuple(typed), sources, tuple(sys.argv))
-    name, path = sources.config_name, str(first.absolute())
-    main = hydra.main(version_base="1.3", config_path=path, config_name=name)(task)
+    main = hydra.main(str(first.absolute()), sources.config_name, "1.3")(task)
     # Hydra's main reads `sys.argv`; it raises what failed, instead of printing it.
     argv, stderr, full = sys.argv, sys.stderr, os.environ.get("HYDRA_FULL_ERROR", "")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = [argv[0], *arguments], "1"
@@ -74,15 +72,13 @@ def _as_ours(error: Exception) -> BaseException:
         if isinstance(cause, GnntrainError) or hasattr(cause, "run_dir"):  # of a run
             return cause
         cause = cause.__cause__ or cause.__context__
-    if {f.f_code.co_name for f, _ in traceback.walk_tb(error.__traceback__)} & {"run_job", "sweep"}:
-        if isinstance(error, OSError):
-            try:
-                with rundir.explained(Path(error.filename or ".")):
-                    raise error
-            except GnntrainError as sentence:
-                return sentence
-        if not isinstance(error, HYDRAS_ERRORS):
-            return error
+    calls = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+    if calls & {"run_job", "sweep"} and not isinstance(error, HYDRAS_ERRORS):
+        try:
+            with rundir.explained(Path(getattr(error, "filename", None) or ".")):
+                raise error
+        except Exception as sentence:  # an OSError in a sentence, or itself
+            return sentence
     texts = (" ".join(str(one or "").split()) for one in (error, error.__cause__))
     message = ": ".join(filter(None, texts)) or type(error).__name__
     return UserError(message, "`gnntrain --hydra-help` tells of Hydra's flags and keys.")

@@ -1,7 +1,6 @@
 """Completion in shells: the script, and the words that a half-typed command line may go on with.
 
-Answers at once: nothing heavy is imported. Hydra's own completion knows neither commands nor runs,
-and imports Hydra at each Tab; click's and shtab's know options, not keys and their values.
+Answers at once: nothing heavy is imported. Hydra's own completion imports Hydra at each Tab.
 """
 
 from __future__ import annotations

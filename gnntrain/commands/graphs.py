@@ -18,7 +18,6 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.paths import expanded, is_folder
 
 if TYPE_CHECKING:
-    from gnntrain.config import DatasetConfig
     from gnntrain.data.partitioned_graph import Method
     from gnntrain.reporting.tables import Section
 
@@ -70,47 +69,45 @@ def partition(arguments: Namespace) -> int:
       gnntrain partition dataset.num_nodes=5000 --parts 4 --out parts4 --method random
     """
     config = composed(arguments, for_here=False).config
-    from gnntrain.reporting import tables
-
-    method, out = arguments.method or _METHODS[0], expanded(arguments.out)
-    tables.print_sections(_partition(config.dataset, arguments.parts, out, method))
-    return 0
-
-
-def _partition(
-    dataset: DatasetConfig, num_parts: int, out: Path, method: Method
-) -> Iterator[Section]:
-    """Cut the graph; each section comes as soon as it is known."""
     from gnntrain.data.partitioning.build import partition, refuse_mistakes
     from gnntrain.reporting import text
-    from gnntrain.reporting.tables import Section, pairs, rows
+    from gnntrain.reporting.tables import Section, pairs, print_sections, rows
     from gnntrain.run_store import prepare_store
 
-    began = time.perf_counter()
-    store = prepare_store(dataset).store
-    refuse_mistakes(store, num_parts, out, method)
-    graph = f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"
-    about = [("graph", graph), ("parts", f"{num_parts}, by the method {method}")]
-    yield Section("partition", [pairs(about)])
-    parts = partition(store, num_parts, out, method)
-    cut, each = parts.meta.cut_edges, parts.meta.parts
-    header = ("part", "nodes", "edges", "training nodes", "size")
-    sizes = [(part.num_nodes, part.num_edges, part.num_train) for part in each]
-    columns = zip(header[1:4], zip(*sizes, strict=True), strict=True)
-    balance = [f"{name} {max(c) * num_parts / sum(c):.2f}" for name, c in columns if any(c)]
-    share = f"{cut / max(parts.num_edges, 1):.1%}"
-    result = [
-        ("cut", f"{cut:,} edges between parts ({share})"),
-        ("balance", f"{', '.join(balance)} (largest part over the mean)"),
-    ]
-    yield Section("result", [pairs(result)])
-    cells = [
-        (str(number), *(f"{size:,}" for size in sizes[number]), text.format_bytes(part.num_bytes))
-        for number, part in enumerate(each)
-    ]
-    yield Section("parts", [rows(header, cells)])
-    seconds = text.format_seconds(time.perf_counter() - began)
-    yield Section(f"written to {text.shown_path(parts.path)} in {seconds}", [])
+    num_parts, method, out = arguments.parts, arguments.method or _METHODS[0], arguments.out
+
+    def sections() -> Iterator[Section]:  # each as soon as it is known
+        began, store, folder = (
+            time.perf_counter(),
+            prepare_store(config.dataset).store,
+            expanded(out),
+        )
+        refuse_mistakes(store, num_parts, folder, method)
+        graph = f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"
+        about = [("graph", graph), ("parts", f"{num_parts}, by the method {method}")]
+        yield Section("partition", [pairs(about)])
+        parts = partition(store, num_parts, folder, method)
+        cut, each = parts.meta.cut_edges, parts.meta.parts
+        header = ("part", "nodes", "edges", "training nodes", "size")
+        sizes = [(part.num_nodes, part.num_edges, part.num_train) for part in each]
+        columns = zip(header[1:4], zip(*sizes, strict=True), strict=True)
+        balance = [f"{name} {max(c) * num_parts / sum(c):.2f}" for name, c in columns if any(c)]
+        share = f"{cut / max(parts.num_edges, 1):.1%}"
+        result = [
+            ("cut", f"{cut:,} edges between parts ({share})"),
+            ("balance", f"{', '.join(balance)} (largest part over the mean)"),
+        ]
+        yield Section("result", [pairs(result)])
+        cells = [
+            (f"{number}", *(f"{n:,}" for n in sizes[number]), text.format_bytes(part.num_bytes))
+            for number, part in enumerate(each)
+        ]
+        yield Section("parts", [rows(header, cells)])
+        seconds = text.format_seconds(time.perf_counter() - began)
+        yield Section(f"written to {text.shown_path(parts.path)} in {seconds}", [])
+
+    print_sections(sections())
+    return 0
 
 
 @command("[datasets|stores|models|runs] [FOLDER]", most=2)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, create_model
 
 from gnntrain.config.problems import Problem, did_you_mean, nearest, shown, told
-from gnntrain.config.section import UNKNOWN, choices, in_words
+from gnntrain.config.section import Section, judged
 from gnntrain.config.types import JSON, Names, Text, described
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
@@ -282,23 +282,14 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
 
     def keys_of(place: str, raw: object, kinds: Mapping[str, Any], needs: str = "") -> JSON:
         """The keys of a part, each as its type has it; null leaves a key out."""
-        keys, is_lacking = {}, needs != ""
-        for word, value in mapping(place, raw).items():
-            key, meant = f"{place}.{word}".removeprefix("."), nearest(word, kinds)
-            is_lacking = is_lacking and (meant != needs or value is None)
-            if word not in kinds:
-                wrong(key, value, UNKNOWN, meant and f"did you mean {meant}?")
-            elif value is not None:
-                kind = TypeAdapter(kinds[word], config=ConfigDict(strict=True))
-                try:
-                    keys[word] = kind.validate_python(value)
-                except ValidationError:
-                    schema = kind.json_schema()
-                    near = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
-                    wrong(key, value, in_words(schema), near)
-        if is_lacking:
+        raw = {word: value for word, value in mapping(place, raw).items() if value is not None}
+        fields: JSON = {word: (kind, None) for word, kind in kinds.items()}
+        kind = create_model("Keys", __base__=Section, **fields)
+        keys, found = judged(kind, raw, f"{place}.".lstrip("."))
+        problems.extend(found)
+        if needs and needs not in [nearest(word, kinds) for word in raw]:
             wrong(f"{place}.{needs}", None, "a file")
-        return keys
+        return {word: value for word, value in keys if value is not None}
 
     def columns(place: str, value: Any) -> ColumnSpec:
         """Labels or splits: in columns of the nodes' table, or in files of their own."""

@@ -1,10 +1,9 @@
 """The keys of `model=NAME`, as the model's own file declares them.
 
 `gnntrain/models/gat.py` defines `GAT`. The keyword-only arguments of its `__init__` are the keys of
-`model=gat`, with types of Python and `gnntrain.config.types`, and defaults; the class's docstring
-says what they mean. `**scaffold` adds the keys of `LayeredConfig`, or of `HeteroLayeredConfig` if
-`is_hetero = True`, some with another default: `config_defaults = {"activation": "elu"}`.
-`saved_defaults` are those of runs that were saved before there was a key.
+`model=gat`, with types and defaults; the class's docstring says what they mean. `**scaffold` adds
+the keys of `LayeredConfig`, or of `HeteroLayeredConfig` if `is_hetero = True`, some with another
+default (`config_defaults`); `saved_defaults` are those of runs that were saved before a key.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class ModelConfig(Section):
 
     @classmethod
     def completed(cls, keys: JSON, *, saved: bool) -> JSON:
-        """A user's own file may be read as a saved one; a saved one has all keys of its time."""
+        """With what a run did that was saved (with all keys of its time) before there was a key."""
         has_all = saved and StackConfig.model_fields.keys() <= keys.keys()
         return {**cls.saved_defaults, **keys} if has_all else keys
 
@@ -128,9 +127,8 @@ class PluginConfig(ModelConfig):
 def model_section(name: str) -> type[ModelConfig]:
     """The section of a built-in model; `PluginConfig` for any other name.
 
-    Its file is parsed, not imported, which would import torch. The class is named as the file:
-    `GATv2` in `gatv2.py`; underscores do not count. Without an `__init__` it has the arguments and
-    constants of its base class, which has a file of its own.
+    Its file is parsed: an import would load torch. The class is named as the file (`GATv2` in
+    `gatv2.py`); without an `__init__` it is as its base class, which has a file of its own.
     """
     if name not in model_names():
         return PluginConfig

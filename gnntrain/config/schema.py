@@ -262,6 +262,8 @@ class TaskConfig(Section):
     positive_class: types.ClassName | None = None
     """The class of two that precision, recall, F1 and average precision are of, as the labels call
     it; null: the one that sorts last."""
+    top_k: types.OneOrMore = 100
+    """Two classes: number of nodes of the highest scores that precision@k and recall@k are of."""
 
 
 class SamplerConfig(Section):

@@ -1,5 +1,4 @@
-"""A section of the configuration, and its mistakes: which key, its value, what it accepts, what was
-meant."""
+"""A section of the configuration, and its mistakes."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest
 from gnntrain.config.types import JSON, flattened, without_numpy
 
 UNKNOWN = "no such key"
-GONE = {("features", "hotness"), ("task", "top_k")}
-"""Keys of earlier versions, in runs of which they may stand: they changed no training."""
+GONE = {("features", "hotness")}
+"""Keys of earlier versions, in runs of which they may stand: they changed no result."""
 
 _TYPES = {
     "integer": "an integer",
@@ -34,11 +33,8 @@ if TYPE_CHECKING:  # a section's keys are its arguments
 else:
 
     class _SectionType(type(pydantic.BaseModel)):
-        """Where a section is made, `TrainerConfig(lr=-1)`, pydantic's error is a `ConfigError`.
-
-        Not in `__init__`: pydantic would call it for a section within a section too, whose
-        mistakes are told with those of the whole.
-        """
+        """Where a section is made, `TrainerConfig(lr=-1)`, pydantic's error is a `ConfigError`. Not
+        in `__init__`, which pydantic calls for a section within a section too."""
 
         def __new__(meta, *args: Any, **keys: Any) -> type:
             with warnings.catch_warnings():
@@ -131,11 +127,8 @@ AnySection = TypeVar("AnySection", bound=Section)
 def judged(
     kind: type[AnySection], raw: Mapping[str, Any], prefix: str = "", *, saved: bool = False
 ) -> tuple[AnySection, list[Problem]]:
-    """The section that plain data ask for, but for the keys with mistakes, and the mistakes.
-
-    `prefix` is written before a key (`TrainerConfig.`); of `saved` data, whatever has gone since is
-    no mistake.
-    """
+    """The section that plain data ask for, but for the keys with mistakes, and the mistakes, with
+    `prefix` before a key (`TrainerConfig.`). Of `saved` data what has gone since is none."""
     raw, problems = _without(without_numpy(raw), GONE if saved else ()), list[Problem]()
     while True:
         try:
@@ -151,8 +144,7 @@ def judged(
 def _mistakes(
     error: ValidationError, kind: type[Section], raw: Mapping[str, Any], prefix: str
 ) -> dict[tuple[str, ...], list[Problem]]:
-    """The problems of each wrong key by its path. Under an unknown `name` nothing in the section is
-    known: only the name is wrong there."""
+    """The problems of each wrong key by its path; under an unknown `name` that of the name only."""
     found: dict[tuple[str, ...], list[Problem]] = {}
     unnamed: set[tuple[str, ...]] = set()
     for one in error.errors(include_url=False, include_context=False, include_input=False):
@@ -172,18 +164,12 @@ def _mistakes(
                 for one_key, its_value in flattened({key: value}).items()
             ]
             continue
-        if section is not None:
-            expects, first = "keys, not a value", next(iter(section.model_fields), "KEY")
-            hint: str | None = f"set its keys, as in {key}.{first}=..."
-            if isinstance(value, str):
-                hint = f"choose by `- override /{key}: {value}` in an experiment's list `defaults`"
-        else:
-            schema, base = key_schema(owner, name), base_class(kind, path[0])
-            if name == "name" and base is not None and base.names() and choices(schema):
-                schema = {"enum": [*base.names()]}
-                unnamed.add(path[:1])
-            expects = in_words(schema)
-            hint = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
+        schema, base = key_schema(owner, name), base_class(kind, path[0])
+        if name == "name" and base is not None and base.names() and choices(schema):
+            schema = {"enum": [*base.names()]}
+            unnamed.add(path[:1])
+        expects = in_words(schema) if section is None else "keys, not a value"
+        hint = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
         found[path] = [Problem(prefix + key, shown(value), expects, hint)]
     return {p: told for p, told in found.items() if p[:-1] not in unnamed or p[-1] == "name"}
 
@@ -223,8 +209,7 @@ def _meant(path: str, kind: type[Section], raw: Mapping[str, Any]) -> str | None
             default = base.class_for(given).model_fields["name"].default
             return f"a key of {section}={few}, not of {section}={given.get('name', default)}"
     known = [*_keys(kind, raw), *["experiment"] * bool(kind.named)]
-    same = [one for one in known if one.endswith(f".{key}")]
-    if same:
+    if same := [one for one in known if one.endswith(f".{key}")]:
         found = [nearest(path, same) or same[0]] if section else same[:3]
         return f"did you mean {' or '.join(found)}?"
     siblings = [one for one in known if not section or one.rpartition(".")[0] == section]

@@ -12,15 +12,8 @@ from typing import Any
 
 from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS
-from gnntrain.config import (
-    Config,
-    ConfigError,
-    DatasetConfig,
-    FilesConfig,
-    machine_problems,
-    training_device,
-)
-from gnntrain.data.build import OpenedStore
+from gnntrain.config import Config, ConfigError, DatasetConfig, FilesConfig
+from gnntrain.config.checks import machine_problems, training_device
 from gnntrain.data.read.files import FilesBuilder
 from gnntrain.data.store import META_FILE, StoredGraph
 from gnntrain.devices import gpus_here, num_gpus
@@ -30,17 +23,11 @@ from gnntrain.errors import UserError
 from gnntrain.inventory import known_size
 from gnntrain.limits import available_memory, total_memory
 from gnntrain.paths import free_bytes
-from gnntrain.planning.dry_run import RankReport, dry_run
+from gnntrain.planning.dry_run import Report, dry_run
+from gnntrain.reporting import text
 from gnntrain.reporting.rundir import RUNS
 from gnntrain.reporting.tables import Check, Judgement, Section, checks, pairs
-from gnntrain.reporting.text import (
-    counted,
-    counted_inputs,
-    counted_outputs,
-    format_bytes,
-    format_seconds,
-    shown_path,
-)
+from gnntrain.reporting.text import counted, format_bytes, format_seconds, shown_path
 from gnntrain.run import graph_sizes, refuse_untrainable
 from gnntrain.run_store import object_dataset, prepare_store, store_folder
 
@@ -48,6 +35,7 @@ from gnntrain.run_store import object_dataset, prepare_store, store_folder
 _TIGHT = 0.85
 _LITTLE = 256 * 2**20  # bytes of a store that is built without asking
 _CHECKPOINTS = 3  # last, the one before, best
+_EDGES = "num_edges"
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ class Plan:
     store_reason: str  # how the graph was opened
     asked: LaunchPlan  # the ranks of the run
     measured: LaunchPlan  # those of the dry run: fewer where this machine lacks GPUs
-    ranks: Sequence[RankReport]  # what these measured
+    ranks: Sequence[Report]  # what these measured
     began: float = field(default_factory=time.perf_counter)
 
     @cached_property
@@ -68,7 +56,6 @@ class Plan:
         graph, ranks, first, trainer = self.graph, self.ranks, self.ranks[0], self.config.trainer
         asked, measured, world_size = self.asked, self.measured, self.asked.world_size
         is_here = (asked.use_gpus, world_size) == (measured.use_gpus, measured.world_size)
-        kind = "GPU rank" if measured.use_gpus else "CPU rank"
         full, rest = divmod(len(graph.split("train")), trainer.batch_size * world_size)
         num_steps = full + (rest > 0 and not trainer.drop_last)
         if self.config.sampler.name == "full":
@@ -78,83 +65,78 @@ class Plan:
             in_all = min(in_all, trainer.max_steps)
         num_epochs = -(-in_all // num_steps)
         num_evaluations = -(-num_epochs // trainer.eval_every)  # the last epoch has one
-        sizes, others = first.batches, world_size - 1
-        steps = [seconds for rank in ranks for seconds in rank.steps]
+        sizes, others = first["batches"], world_size - 1
+        # Means over a rank's first mini-batches; edges hop by hop, that of the seeds first.
+        names = [name for name in sizes[0] if name != _EDGES]
+        means = {name: fmean(size[name] for size in sizes) for name in names}
+        edges = [fmean(hop) for hop in zip(*(size[_EDGES] for size in sizes), strict=True)]
+        # A ring's all-reduce of dense gradients; all ranks gather those of tables' rows.
+        reduced = 2 * others / world_size * 4 * first["num_dense"]
+        reduced += others * means.pop("row_gradient_bytes")
+        steps = [seconds for rank in ranks for seconds in rank["steps"]]
         step, cuts = fmean(steps), quantiles(steps, n=10, method="inclusive")
-        evaluation = sum(rank.peak_bytes for rank in ranks)
+        evaluation = sum(rank["peak_bytes"] for rank in ranks)
         return {
             "dataset": graph.dataset,
             "model": self.config.model.name,
             "store": str(graph.path),
             **graph_sizes(graph),
             "num_classes": graph.num_classes,
-            "num_parameters": first.num_parameters,
+            "num_parameters": first["num_parameters"],
             "world_size": world_size,
             "use_gpus": asked.use_gpus,
             "threads": measured.threads,
-            "placement": first.placement,
-            "kernels": first.kernels,
+            "placement": first["placement"],
+            "kernels": first["kernels"],
             # The ranks that were measured in place of GPUs that are not here; else empty.
-            "measured_on": "" if is_here else counted(measured.world_size, kind),
+            "measured_on": "" if is_here else _ranks(measured),
             "num_epochs": num_epochs,
             "num_steps": num_steps,
             "num_steps_in_all": in_all,
             "num_evaluations": num_evaluations,
-            # Means over a rank's first mini-batches; edges hop by hop, that of the seeds first.
-            "batch": {
-                "num_drawn": len(sizes),
-                "num_seeds": fmean(size.num_seeds for size in sizes),
-                "num_nodes": fmean(size.num_nodes for size in sizes),
-                "bytes_read": fmean(size.bytes_read for size in sizes),
-                "num_edges": [*map(fmean, zip(*(size.num_edges for size in sizes), strict=True))],
-                # A ring's all-reduce of dense gradients; all ranks gather those of tables' rows.
-                "bytes_reduced": 2 * others / world_size * 4 * first.num_dense
-                + others * fmean(size.row_gradient_bytes for size in sizes),
-            },
+            "batch": {"num_drawn": len(sizes), **means, _EDGES: edges, "bytes_reduced": reduced},
             # Seconds, of a run without its start; the range holds the middle 80 % of the steps.
             "times": {
                 "num_timed": len(steps) // len(ranks),
                 "step": step,
                 "step_range": [cuts[0], cuts[-1]],
                 "training": step * min(num_steps, in_all),  # of an epoch
-                "evaluation": first.evaluation,
-                "run": step * in_all + first.evaluation * num_evaluations,
+                "evaluation": first["evaluation"],
+                "run": step * in_all + first["evaluation"] * num_evaluations,
             },
             # Bytes of all ranks together, until training and until evaluation ends.
             "memory": {
-                "training": sum(rank.training_bytes for rank in ranks),
+                "training": sum(rank["training_bytes"] for rank in ranks),
                 "evaluation": evaluation,
-                "shared": first.shared_bytes,
-                "on_disk": first.disk_bytes,
+                "shared": first["shared_bytes"],
+                "on_disk": first["disk_bytes"],
                 "store": graph.num_bytes,
-                "needed": evaluation + first.shared_bytes,  # what the system cannot drop
-                "peak_rss": evaluation + sum(rank.mapped_bytes for rank in ranks),
-                "peak_gpu": max(rank.gpu_bytes for rank in ranks),
+                "needed": evaluation + first["shared_bytes"],  # what the system cannot drop
+                "peak_rss": evaluation + sum(rank["mapped_bytes"] for rank in ranks),
+                "peak_gpu": max(rank["gpu_bytes"] for rank in ranks),
             },
-            "checkpoint_bytes": _CHECKPOINTS * first.checkpoint_bytes,
+            "checkpoint_bytes": _CHECKPOINTS * first["checkpoint_bytes"],
         }
 
     @property
     def times(self) -> dict[str, Any]:
         """Seconds; see `figures`."""
-        times: dict[str, Any] = self.figures["times"]
-        return times
+        return {**self.figures["times"]}
 
     @property
     def memory(self) -> dict[str, int]:
         """Bytes; see `figures`."""
-        memory: dict[str, int] = self.figures["memory"]
-        return memory
+        return {**self.figures["memory"]}
 
     @cached_property
     def checks(self) -> list[Check]:
         """Whether this machine suffices: its memory, page cache and disk."""
         if measured_on := self.figures["measured_on"]:
             here, asked = num_gpus(self.asked.device), self.asked.world_size
-            text = f"{counted(asked, 'GPU')} are asked for, here are {counted(here, 'GPU')}: all "
-            text += f"figures are of {measured_on}"
+            told = f"{counted(asked, 'GPU')} are asked for, here are {counted(here, 'GPU')}: all "
+            told += f"figures are of {measured_on}"
             hint = "Plan on the machine of the run for its time, and for GPU memory."
-            return [Check("note", "GPUs", text, hint)]
+            return [Check("note", "GPUs", told, hint)]
         config, memory = self.config, self.memory
         needed, available = memory["needed"], available_memory()
         if needed > 1.2 * memory["training"]:
@@ -166,7 +148,7 @@ class Plan:
         else:
             # Of the ranks' memory, libraries and the model stay: this is the most that can do.
             asked = config.trainer.batch_size
-            seeds = min(asked, max(size.num_seeds for size in self.ranks[0].batches))
+            seeds = min(asked, max(size["num_seeds"] for size in self.ranks[0]["batches"]))
             most = max(1, int(seeds * _TIGHT * available / max(1, needed)))
             smaller = f"Set trainer.batch_size={1 << (most.bit_length() - 1)} or less (now {asked})"
             smaller += ", or lower sampler.fan_outs, model.hidden_channels or the number of ranks."
@@ -180,15 +162,14 @@ class Plan:
         judged: list[tuple[str, int, int, str, Judgement]] = [
             ("memory", needed, available, smaller, "problem"),
             ("page cache", memory["store"], left, rows, "note"),
-            ("disk", written, free_bytes(runs_folder(config)), disk, "problem"),
+            ("disk", written, free_bytes(_runs_folder(config)), disk, "problem"),
         ]
         checks = []
         for name, size, there, hint, worst in judged:
-            text = f"{format_bytes(size)} of {format_bytes(there)} available"
-            if size <= _TIGHT * there:
-                checks.append(Check("ok", name, text))
-            else:
-                checks.append(Check(worst if size > there else "note", name, text, hint))
+            told = f"{format_bytes(size)} of {format_bytes(there)} available"
+            is_ok = size <= _TIGHT * there
+            judgement: Judgement = "ok" if is_ok else worst if size > there else "note"
+            checks.append(Check(judgement, name, told, "" if is_ok else hint))
         return checks
 
     @property
@@ -203,69 +184,77 @@ class Plan:
 
     def sections(self) -> Iterator[Section]:
         """All that the plan says, as labels and values."""
-        graph, figures, asked = self.graph, self.figures, self.asked
-        batch, times, memory = figures["batch"], figures["times"], figures["memory"]
-        measured_on, kernels = figures["measured_on"], figures["kernels"]
-        of_one = f", measured on {measured_on}" if measured_on else ""
-        inputs = counted_inputs(graph.target_nodes.num_features, len(graph.nodes), len(graph.edges))
+        graph, figures, use_gpus = self.graph, self.figures, self.asked.use_gpus
+        batch, times, kernels = figures["batch"], figures["times"], figures["kernels"]
+        of_one = f", measured on {figures['measured_on']}" if figures["measured_on"] else ""
+        width = graph.target_nodes.num_features
+        inputs = text.counted_inputs(width, len(graph.nodes), len(graph.edges))
         products = product_note(self.config.trainer.precision)
         threads = "" if of_one else f", {counted(figures['threads'], 'thread')} each"
-        ranks = counted(asked.world_size, "GPU rank" if asked.use_gpus else "CPU rank")
         run = [
             ("graph", f"{graph.dataset}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"),
-            ("", f"{inputs}, {counted_outputs(graph.num_classes, graph.task)}"),
+            ("", f"{inputs}, {text.counted_outputs(graph.num_classes, graph.task)}"),
             ("store", self.store_reason),
             ("", shown_path(graph.path)),
             ("model", f"{figures['model']}, {figures['num_parameters']:,} parameters"),
-            ("ranks", f"{ranks}{threads}"),
+            ("ranks", f"{_ranks(self.asked)}{threads}"),
             *(("", where) for where in figures["placement"]),
-            *([("", kernels)] if kernels != str(CPU_KERNELS) else []),
-            *([("", products)] if products and not asked.use_gpus else []),
+            ("", kernels if kernels != str(CPU_KERNELS) else ""),
+            ("", "" if use_gpus else products),
         ]
-        yield Section("run", [pairs(run)])
-        edges = " + ".join(f"{number:,.0f}" for number in batch["num_edges"]) or "0"
+        yield Section("run", [pairs(row for row in run if row[1])])
         moved = f"{format_bytes(batch['bytes_read'])} of features read"
         if batch["bytes_reduced"]:
             moved += f", {format_bytes(batch['bytes_reduced'])} of gradients sent"
-        sizes = [
+        edges = " + ".join(f"{number:,.0f}" for number in batch[_EDGES]) or "0"
+        rows = [
             ("nodes", f"{batch['num_seeds']:,.0f} seeds, {batch['num_nodes']:,.0f} in all"),
             ("edges", f"{edges} (the hop of the seeds first)"),
             ("bytes", moved),
         ]
-        yield Section(f"a batch of one rank (mean of {batch['num_drawn']})", [pairs(sizes)])
+        yield Section(f"a batch of one rank (mean of {batch['num_drawn']})", [pairs(rows)])
         steps = counted(min(figures["num_steps"], figures["num_steps_in_all"]), "step")
         epochs = counted(figures["num_epochs"], "epoch")
-        seconds = {name: format_seconds(times[name]) for name in times if name != "step_range"}
-        ends = " to ".join(map(format_seconds, times["step_range"]))
-        training, evaluation = seconds["training"], seconds["evaluation"]
         evaluations = counted(figures["num_evaluations"], "evaluation")
+        seconds = {name: format_seconds(times[name]) for name in times if name != "step_range"}
+        training, evaluation = seconds["training"], seconds["evaluation"]
         rows = [
-            ("step", f"{seconds['step']} ({ends})"),
+            (
+                "step",
+                f"{seconds['step']} ({' to '.join(map(format_seconds, times['step_range']))})",
+            ),
             ("evaluation", evaluation),
             ("epoch", f"{training} training ({steps}) + {evaluation} evaluation"),
             ("run", f"{seconds['run']} ({epochs}, {evaluations})"),
         ]
         timed = counted(times["num_timed"], "step")
         yield Section(f"time ({timed} and one evaluation{of_one})", [pairs(rows)])
-        sized = {name: format_bytes(number) for name, number in memory.items()}
+        memory = {name: size and format_bytes(size) for name, size in self.memory.items()}
         together = f" ({counted(len(self.ranks), 'rank')} together)" if len(self.ranks) > 1 else ""
+        layers = f" + {memory['on_disk']} of layers, during evaluation" if memory["on_disk"] else ""
+        of_gpu = f"{memory['peak_gpu']} of one GPU (peak_gpu_bytes)"
         rows = [
-            ("training", f"{sized['training']}{together}"),
-            ("evaluation", f"{sized['evaluation']}{together}"),
-            *([("shared", f"{sized['shared']} of layers, once")] if memory["shared"] else []),
-            ("page cache", f"{sized['store']} of the store; the system can drop it"),
-            ("peak", f"{sized['peak_rss']} resident (peak_rss_bytes in summary.json)"),
+            ("training", f"{memory['training']}{together}"),
+            ("evaluation", f"{memory['evaluation']}{together}"),
+            ("shared", f"{memory['shared']} of layers, once" if memory["shared"] else ""),
+            ("page cache", f"{memory['store']} of the store; the system can drop it"),
+            ("peak", f"{memory['peak_rss']} resident (peak_rss_bytes in summary.json)"),
+            ("GPU", (of_gpu if memory["peak_gpu"] else "not measured: no GPU here") * use_gpus),
+            ("disk", f"{format_bytes(figures['checkpoint_bytes'])} of checkpoints{layers}"),
         ]
-        if asked.use_gpus:
-            of_gpu = f"{sized['peak_gpu']} of one GPU (peak_gpu_bytes)"
-            rows.append(("GPU", of_gpu if memory["peak_gpu"] else "not measured: no GPU here"))
-        layers = f" + {sized['on_disk']} of layers, during evaluation" * (memory["on_disk"] > 0)
-        rows.append(("disk", f"{format_bytes(figures['checkpoint_bytes'])} of checkpoints{layers}"))
-        yield Section(f"memory{of_one}", [pairs(rows)])
+        yield Section(f"memory{of_one}", [pairs(row for row in rows if row[1])])
         yield Section("does it fit?", [checks(self.checks)])
         whole = format_seconds(time.perf_counter() - self.began)
         kept = "nothing" if self.store_reason.startswith("opened") else "only the store"
         yield Section(f"planned in {whole}; {kept} was written", [])
+
+
+def _ranks(plan: LaunchPlan) -> str:
+    return counted(plan.world_size, "GPU rank" if plan.use_gpus else "CPU rank")
+
+
+def _runs_folder(config: Config) -> Path:
+    return RUNS if config.run.dir is None else Path(config.run.dir).parent
 
 
 def plan(config: Config, *, data: object = None) -> Plan:
@@ -279,31 +268,36 @@ def plan(config: Config, *, data: object = None) -> Plan:
         GnntrainError: The graph's store is not built yet, and large; or what training would refuse;
             or the dry run failed, also for lack of memory.
     """
+    dataset = config.dataset
     if data is not None:
-        config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
-        opened = prepare_store(config.dataset, data=data)
-    else:
-        opened = open_small_or_built(config.dataset)
+        config = config.model_copy(update={"dataset": object_dataset(dataset)})
+    else:  # a large store is not built without asking
+        folder, needed = store_folder(dataset), expected_bytes(dataset)
+        if needed > _LITTLE and not (folder / META_FILE).is_file():
+            size = known_size(dataset)
+            sizes = {} if size is None else size._asdict()
+            published = "".join(f"{number:,} {name[4:]}, " for name, number in sizes.items())
+            raise UserError(
+                f"the graph store of {dataset.name} is not built yet, and a dry run reads it: "
+                f"{published}about {format_bytes(needed)} for {shown_path(folder)} "
+                f"({format_bytes(free_bytes(folder))} are free)",
+                "Run `gnntrain prepare` first; with dataset.store_dir=DIR elsewhere.",
+            )
+    opened = prepare_store(config.dataset, data=data)
     refuse_unguarded_script()  # the dry run has a process of its own
     began, found = time.perf_counter(), gpus_here()
     asked = LaunchPlan.of(config)
     if asked.servers or config.distributed.graph == "partitioned":
         what = f"servers={asked.servers}" if asked.servers else "graph=partitioned"
-        hint = "Plan it without: its batches are those of the whole graph, its steps those of the "
-        hint += "ranks that train."
+        hint = "Plan it without: the batches are alike, the steps those of the ranks that train."
         raise UserError(f"A run with distributed.{what} cannot be planned.", hint)
     refuse_untrainable(config, opened.store, asked.world_size)
     here = _measurable(config, found, len(opened.store.split("train")))
     if problems := machine_problems(here, lambda: found):
         raise ConfigError(problems)
     with stopping_servers():
-        ranks = dry_run(here, opened.store, runs_folder(config))
+        ranks = dry_run(here, opened.store, _runs_folder(config))
     return Plan(config, opened.store, opened.reason, asked, LaunchPlan.of(here), ranks, began)
-
-
-def runs_folder(config: Config) -> Path:
-    """The folder of the run's directory."""
-    return RUNS if config.run.dir is None else Path(config.run.dir).parent
 
 
 def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Config:
@@ -318,34 +312,12 @@ def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Con
     if num_gpus == 0:
         trainer |= {"device": "cpu", "cuda_graph": False}
         trainer |= {"precision": "bf16"} if config.trainer.precision == "fp16" else {}
-        parts |= {"compute": {"kernels": "auto"}} if config.compute.kernels == "triton" else {}
+        parts["compute"] = {"kernels": "auto"}
     if config.sampler.name == "neighbor":
         is_triton = config.sampler.backend == "triton"
         parts["sampler"] = {"topology": "auto", **({"backend": "auto"} if is_triton else {})}
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=new) for name, new in parts.items()}
-    )
-
-
-def open_small_or_built(dataset: DatasetConfig) -> OpenedStore:
-    """Open the data set's store; build it first where it is small.
-
-    Raises:
-        UserError: It is large; with the published size of the graph.
-    """
-    folder, needed = store_folder(dataset), expected_bytes(dataset)
-    if (folder / META_FILE).is_file() or needed <= _LITTLE:
-        return prepare_store(dataset)
-    free, hint = free_bytes(folder), "Run `gnntrain prepare` with the same keys first."
-    if free < needed:
-        hint = "Set dataset.store_dir=DIR to a folder on a larger disk, then run `prepare`."
-    size = known_size(dataset)
-    sizes = {} if size is None else size._asdict()
-    published = "".join(f"{number:,} {name[4:]}, " for name, number in sizes.items())
-    raise UserError(
-        f"the graph store of {dataset.name} is not built yet, and a dry run reads it: {published}"
-        f"about {format_bytes(needed)} for {shown_path(folder)} ({format_bytes(free)} are free)",
-        hint,
     )
 
 

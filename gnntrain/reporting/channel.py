@@ -5,21 +5,17 @@ from __future__ import annotations
 import signal
 import time
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any
 
 from gnntrain.errors import Interrupted
 from gnntrain.training.records import EpochRecord, Listener, Pruned, RunInfo, StepProgress
-
-Event = tuple[Literal["start", "step", "epoch", "message", "end"], Any]
-"""A message to the parent: kind and content. The process that waits for a run sends its end."""
 
 _STEP_SECONDS = 0.2
 
 
 class Channel(Listener):
-    """Sends the events of a run to a parent process, which may prune the run after an epoch.
-
-    Where the parent is gone, the run ends as by SIGTERM.
+    """Sends the events of a run, kind and content, to a parent process, which may prune the run
+    after an epoch. Where the parent is gone, the run ends as by SIGTERM.
 
     Args:
         connection: To the parent, which answers each epoch with (epoch, whether to prune).

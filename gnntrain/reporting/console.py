@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TextIO
@@ -18,20 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from gnntrain import __version__
-from gnntrain.reporting import tables
-from gnntrain.reporting.text import (
-    TolerantStream,
-    counted,
-    format_bytes,
-    format_loss,
-    format_metric,
-    format_rate,
-    format_seconds,
-    short_number,
-    shown_metric,
-    shown_path,
-    sparkline,
-)
+from gnntrain.reporting import tables, text
 from gnntrain.reporting.trials import Spread, SweepResults, Trial
 from gnntrain.training.records import EpochRecord, FitResult, RunInfo, StepProgress, Summary
 
@@ -69,7 +55,7 @@ class Display:
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        output = TolerantStream(stream or sys.stdout)
+        output = text.TolerantStream(stream or sys.stdout)
         self._rich = tables.plain_console(output)
         self.is_live = output.isatty() and not self._rich.is_dumb_terminal
         if not self.is_live:  # a log keeps its lines whole
@@ -107,45 +93,46 @@ class Display:
             self.bars.start()
             self.bars.refresh()
         elif not self.is_live and self.bars.tasks and now - self._printed >= _QUIET_SECONDS:
-            words = []
-            for task in self.bars.tasks:
-                left = f"ETA {self._time_left.render(task)}"
-                words.append(_GAP.join([task.description, task.fields["state"], left]))
-            self.line(_GAP.join(filter(None, ["; ".join(words), self.bars.facts])))
+            words = "; ".join(
+                f"{task.description}  {task.fields['state']}  ETA {self._time_left.render(task)}"
+                for task in self.bars.tasks
+            )
+            self.line(f"{words}  {self.bars.facts}".rstrip())
 
-    def line(self, *parts: str | tuple[str, str], soft_wrap: bool = True) -> None:
+    def line(self, *parts: str | tuple[str, str]) -> None:
         """Print one line, of texts and texts with a style of rich. Only the terminal itself breaks
-        it, if soft_wrap: a path can be copied."""
-        self._print(Text.assemble(*parts), soft_wrap=soft_wrap)
+        it: a path can be copied."""
+        self._rich.print(Text.assemble(*parts), soft_wrap=True)
+        self._printed = self._clock()
 
     def table(self, titles: Sequence[str], cells: Iterable[Sequence[str]], left: int = 1) -> None:
         """Print rows below titles, the first columns to the left, and an empty line."""
-        self._print(Padding.indent(tables.rows(titles, cells, left=left), _INDENT))
+        self._rich.print(Padding.indent(tables.rows(titles, cells, left=left), _INDENT))
         self.line()
 
     def row(self, cells: Mapping[str, str], style: str = "") -> None:
         """Print cells by the titles of their columns, the most important first: on a terminal below
         the titles of the first row, in a log each with its own."""
         if not self.is_live:
-            named = [(title.strip(), text.strip()) for title, text in cells.items()]
-            self.line(_GAP.join(f"{title} {text}" for title, text in named if text))
+            named = [(title.strip(), cell.strip()) for title, cell in cells.items()]
+            self.line(_GAP.join(f"{title} {cell}" for title, cell in named if cell))
             return
         if not self._widths:  # the first columns that fit; the first cells are equally long
             left = self.width
-            for title, text in cells.items():
-                width = max(len(title), _NARROWEST if self._widths else len(text))
+            for title, cell in cells.items():
+                width = max(len(title), _NARROWEST if self._widths else len(cell))
                 if (left := left - width) < 0:
                     break
                 left -= len(_GAP)
                 self._widths[title] = width
             self.line((_GAP.join(title.rjust(n) for title, n in self._widths.items()), "dim"))
         fitting = ((cells.get(title, ""), n) for title, n in self._widths.items())
-        shown = [text.rjust(n) if len(text) <= n else f"{text[: n - 1]}…" for text, n in fitting]
+        shown = [cell.rjust(n) if len(cell) <= n else f"{cell[: n - 1]}…" for cell, n in fitting]
         self.line((_GAP.join(shown), style))
 
-    def on_message(self, text: str) -> None:
+    def on_message(self, notice: str) -> None:
         """Print a notice as one line."""
-        self.line(("note", "yellow"), "  " + " ".join(text.split()))
+        self.line(("note", "yellow"), "  " + " ".join(notice.split()))
 
     def start(self, facts: Mapping[str, str]) -> None:
         """Print the version and the facts at the start."""
@@ -158,26 +145,15 @@ class Display:
         """End the bars and print how it ended."""
         self.__exit__()
         self.line()
-        self.line((status, _STYLES.get(status, "bold yellow")), f" {words}", soft_wrap=False)
+        self.line((status, _STYLES.get(status, "bold yellow")), f" {words}")
         self.line()
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """Print labels with their lines, broken between words; an empty text is left out.
-
-        A command and a long word, such as a path, stay whole.
-        """
-        width = max(20, self.width - _INDENT - _LABEL)
-        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-        for label, text in facts.items():
-            head = label
-            for line in text.splitlines():
-                for part in [line] if line.startswith("gnntrain ") else wrapper.wrap(line):
-                    self.line(" " * _INDENT, (head.ljust(_LABEL), "dim"), part)
-                    head = ""
-
-    def _print(self, block: RenderableType, *, soft_wrap: bool = False) -> None:
-        self._rich.print(block, soft_wrap=soft_wrap)
-        self._printed = self._clock()
+        """Print labels with their lines; an empty text is left out."""
+        for label, lines in facts.items():
+            for number, line in enumerate(lines.splitlines()):
+                head = "" if number else label
+                self.line(" " * _INDENT, (head.ljust(_LABEL), "dim"), line)
 
 
 class Console(Display):
@@ -191,19 +167,17 @@ class Console(Display):
     def on_start(self, info: RunInfo) -> None:
         """Show data set, model, devices and the run directory."""
         self._info = info
-        self._result = FitResult()
+        self._result, done = FitResult(), len(info.records)
         for record in info.records:
             self._result.add(record, info.metric)
-        self._task = self.bars.add_task(
-            "", total=info.epochs, completed=len(info.records), state=""
-        )
-        self.start({**info.facts, "run": shown_path(info.run_dir)})
+        self._task = self.bars.add_task("", total=info.epochs, completed=done, state="")
+        self.start({**info.facts, "run": text.shown_path(info.run_dir)})
 
     def on_step(self, progress: StepProgress) -> None:
         """Refresh the bar, and the facts below it."""
         step = progress
         self._loss = step.loss if step.loss is not None else self._loss  # not read in each step
-        loss, memory = f"loss {format_loss(self._loss)}", format_bytes(step.memory_bytes)
+        loss, memory = f"loss {text.format_loss(self._loss)}", text.format_bytes(step.memory_bytes)
         self.bars.facts = _GAP.join([loss, *_speeds(step), memory])
         self.bars.update(
             self._task,
@@ -219,23 +193,23 @@ class Console(Display):
         self._result.add(record, info.metric)
         interval = -(-info.epochs // _MOST_ROWS) if self.is_live else 1
         if epoch in (len(info.records) + 1, info.epochs) or epoch % interval == 0:
-            name, is_best = shown_metric(info.metric), epoch == self._result.best_epoch
+            name, is_best = text.shown_metric(info.metric), epoch == self._result.best_epoch
             shown: list[tuple[str, float | None, Callable[[float | None], str]]] = [
-                ("time", record.seconds, format_seconds),
-                ("memory", record.memory_bytes, format_bytes),
-                ("GPU", record.gpu_memory_bytes, format_bytes),
-                ("edges/s", record.edges_per_s, format_rate),
-                ("seeds/s", record.seeds_per_s, format_rate),
-                ("eval", record.eval_seconds, format_seconds),
-                ("cache", record.cache_hit_rate, format_metric),
+                ("time", record.seconds, text.format_seconds),
+                ("memory", record.memory_bytes, text.format_bytes),
+                ("GPU", record.gpu_memory_bytes, text.format_bytes),
+                ("edges/s", record.edges_per_s, text.format_rate),
+                ("seeds/s", record.seeds_per_s, text.format_rate),
+                ("eval", record.eval_seconds, text.format_seconds),
+                ("cache", record.cache_hit_rate, text.format_metric),
                 ("lr", record.lr, "{:.3g}".format),
-                (f"test {name}", record.metric("test", info.metric), format_metric),
-                (f"train {name}", record.metric("train", info.metric), format_metric),
+                (f"test {name}", record.metric("test", info.metric), text.format_metric),
+                (f"train {name}", record.metric("train", info.metric), text.format_metric),
             ]
-            val = format_metric(record.metric("val", info.metric))
+            val = text.format_metric(record.metric("val", info.metric))
             cells = {
                 "epoch": f"{epoch:{len(str(info.epochs))}}/{info.epochs}",
-                "loss": format_loss(record.train_loss),
+                "loss": text.format_loss(record.train_loss),
                 f"val {name}".rjust(11): "* " * is_best + val,
                 **{title: to_text(value) for title, value, to_text in shown if value is not None},
             }
@@ -247,7 +221,7 @@ class Console(Display):
     def on_finish(self, summary: Summary) -> None:
         """End the bar and show metrics, curves, speed, time, memory and the next command."""
         # A run that is resumed for fewer epochs than it has had keeps those.
-        planned = counted(max(summary.epochs, self._info.epochs), "epoch")
+        planned = text.counted(max(summary.epochs, self._info.epochs), "epoch")
         words = f"after {summary.epochs:,} of {planned}"
         if summary.best_epoch is not None:
             words += f", the best was epoch {summary.best_epoch}"
@@ -257,17 +231,17 @@ class Console(Display):
         if splits := summary.metrics:
             names = dict.fromkeys(name for metrics in splits.values() for name in metrics)
             rows = ((name, [metrics.get(name) for metrics in splits.values()]) for name in names)
-            cells = ([shown_metric(name), *map(format_metric, row)] for name, row in rows)
+            cells = ([text.shown_metric(name), *map(text.format_metric, row)] for name, row in rows)
             self.table(["", *splits], cells)
-        metric, run = summary.metric, shown_path(self._info.run_dir)
+        metric, run = summary.metric, text.shown_path(self._info.run_dir)
         values = (record.metric("val", metric) for record in self._result.records)
         known = [value for value in values if value is not None]
-        time = format_seconds(summary.seconds_total)
+        time = text.format_seconds(summary.seconds_total)
         if summary.seconds_per_epoch is not None:
-            time += f"{DOT}{format_seconds(summary.seconds_per_epoch)} an epoch"
-        memory = f"{format_bytes(summary.peak_rss_bytes)} peak"
+            time += f"{DOT}{text.format_seconds(summary.seconds_per_epoch)} an epoch"
+        memory = f"{text.format_bytes(summary.peak_rss_bytes)} peak"
         if summary.peak_gpu_bytes:
-            memory += f"{DOT}{format_bytes(summary.peak_gpu_bytes)} on the GPU"
+            memory += f"{DOT}{text.format_bytes(summary.peak_gpu_bytes)} on the GPU"
         constant = ", ".join(summary.extra.get("constant_outputs", ()))
         # The command itself says at its end how to go on with a run that did not complete.
         has_next = summary.best_epoch is not None and summary.status == "completed"
@@ -275,8 +249,8 @@ class Console(Display):
             {
                 "estimated": summary.extra.get("estimated", ""),
                 "constant": constant and f"the same outputs for all nodes of {constant}",
-                shown_metric(metric): self._curve(known, format_metric),
-                "loss": self._curve(summary.train_loss, format_loss),
+                text.shown_metric(metric): self._curve(known, text.format_metric),
+                "loss": self._curve(summary.train_loss, text.format_loss),
                 "speed": DOT.join(_speeds(summary)),
                 "time": time,
                 "memory": memory,
@@ -292,7 +266,7 @@ class Console(Display):
             return ""
         ends = f"{to_text(values[0])} → {to_text(values[-1])}"
         width = min(_CURVE, self.width - _INDENT - _LABEL - len(ends) - len(_GAP))
-        return f"{sparkline(values, max(1, width))}{_GAP}{ends}"
+        return f"{text.sparkline(values, max(1, width))}{_GAP}{ends}"
 
 
 class SweepConsole(Display):
@@ -325,7 +299,7 @@ class SweepConsole(Display):
 
     def on_epoch(self, trial: Trial, record: EpochRecord, epochs: int) -> None:
         """Show a trial's last epoch and its validation metric beside its bar."""
-        value = format_metric(record.metric("val", trial.metric or ""))
+        value = text.format_metric(record.metric("val", trial.metric or ""))
         state = f"epoch {record.epoch}/{epochs}{_GAP}val {value}"
         self.bars.update(self._tasks[trial.number], completed=record.epoch / epochs, state=state)
         self._advance()
@@ -340,18 +314,18 @@ class SweepConsole(Display):
         self._best = SweepResults(self._ended).best
         last = [key.rpartition(".")[2] for key in trial.values]
         values = {
-            (short if last.count(short) == 1 else key).rjust(10): short_number(value)
+            (short if last.count(short) == 1 else key).rjust(10): text.short_number(value)
             for (key, value), short in zip(trial.values.items(), last, strict=True)
         }
-        is_best, name = trial is self._best, shown_metric(trial.metric or "metric")
+        is_best, name = trial is self._best, text.shown_metric(trial.metric or "metric")
         cells = {
             "trial": f"{trial.number:{max(5, len(str(self._num_trials)))}}",
-            f"val {name}".rjust(11): "* " * is_best + format_metric(trial.val),
+            f"val {name}".rjust(11): "* " * is_best + text.format_metric(trial.val),
             "status": "" if trial.status == "completed" else trial.status,
             **values,
-            f"test {name}": format_metric(trial.test),
+            f"test {name}": text.format_metric(trial.test),
             "epochs": "-" if trial.epochs is None else str(trial.epochs),
-            "time": format_seconds(trial.seconds),
+            "time": text.format_seconds(trial.seconds),
         }
         self.row(cells, "bold green" if is_best else "dim" * (trial.status == "pruned"))
         if trial.error:
@@ -364,9 +338,9 @@ class SweepConsole(Display):
         statuses = ("completed", "pruned", "failed", "interrupted")
         counts = [f"{results.count(name)} {name}" for name in statuses if results.count(name)]
         num_ended = sum(trial.has_ended for trial in results.trials)
-        words = f"after {num_ended} of {counted(self._num_trials, 'trial')}"
+        words = f"after {num_ended} of {text.counted(self._num_trials, 'trial')}"
         self.end(status, f"{words}: {', '.join(counts) or 'none ended'}")
-        best, groups, name = results.best, results.groups, shown_metric(results.metric)
+        best, groups, name = results.best, results.groups, text.shown_metric(results.metric)
         has_splits = len({group.splits for group in groups if group.counted}) > 1
         if sum(len(group.runs) for group in groups) > 1:
             cells = []
@@ -391,13 +365,16 @@ class SweepConsole(Display):
             self.on_message(f"{words} {first}")
         facts = {}
         if best is not None:
-            val, test = f"val {name} {format_metric(best.val)}", f"test {format_metric(best.test)}"
+            val, test = (
+                f"val {name} {text.format_metric(best.val)}",
+                f"test {text.format_metric(best.test)}",
+            )
             facts["best"] = DOT.join([f"trial {best.number}", val, test])
             facts["best"] += f"\n{shown_overrides(best.varied)}"
-        facts |= {"time": format_seconds(seconds), "folder": self._folder}
+        facts |= {"time": text.format_seconds(seconds), "folder": self._folder}
         mean = Spread.of(trial.seconds or math.nan for trial in results.trials).mean
         if mean is not None:
-            facts["time"] += f"{DOT}{format_seconds(mean)} a trial"
+            facts["time"] += f"{DOT}{text.format_seconds(mean)} a trial"
         if best is not None:
             facts["next"] = f"gnntrain {shlex.quote(f'{self._folder}/best.yaml')}"
         self.facts(facts)
@@ -410,17 +387,19 @@ class SweepConsole(Display):
             self._whole,
             completed=len(self._ended) + shares,
             description=f"{len(self._ended)}/{self._num_trials} trials",
-            state="" if best is None else f"best {format_metric(best.val)} in trial {best.number}",
+            state=""
+            if best is None
+            else f"best {text.format_metric(best.val)} in trial {best.number}",
         )
 
 
 def shown_overrides(overrides: Sequence[str]) -> str:
     """Overrides with their numbers in four digits."""
-    pairs = (text.partition("=") for text in overrides)
-    return " ".join(f"{key}{sign}{short_number(value)}" for key, sign, value in pairs)
+    pairs = (override.partition("=") for override in overrides)
+    return " ".join(f"{key}{sign}{text.short_number(value)}" for key, sign, value in pairs)
 
 
 def _speeds(of: StepProgress | Summary) -> list[str]:
     """The known rates with their units."""
     rates = {"seeds/s": of.seeds_per_s, "edges/s": of.edges_per_s}
-    return [f"{format_rate(rate)} {unit}" for unit, rate in rates.items() if rate is not None]
+    return [f"{text.format_rate(rate)} {unit}" for unit, rate in rates.items() if rate is not None]

@@ -44,7 +44,6 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
         "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
         "cuda": torch.version.cuda,
         **({"rocm": torch.version.hip} if torch.version.hip else {}),
-        "git_commit": _git_commit(Path(__file__).resolve().parent),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -80,21 +79,15 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _output(*command: str) -> str:
-    """The output of a command; empty where it is missing, slow or fails."""
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        return subprocess.check_output(
-            command, stderr=subprocess.DEVNULL, text=True, timeout=10
-        ).strip()
-    return ""
-
-
 def visible_gpus() -> list[dict[str, Any]]:
     """Name, memory and driver of every GPU that ``nvidia-smi`` lists, else name and memory of those
     of Apple or Intel that torch sees."""
     found: list[tuple[str, int | None, str | None]] = []
     query = "--query-gpu=name,memory.total,driver_version"
-    text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
+    command, text = ["nvidia-smi", query, "--format=csv,noheader,nounits"], ""
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        text = output.stdout
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) == 3:
             found.append((row[0], int(row[1]) * 2**20 if row[1].isdigit() else None, row[2]))
@@ -109,13 +102,3 @@ def visible_gpus() -> list[dict[str, Any]]:
                     here = [torch.device(kind, index) for index in range(number)]
                     found += [(*devices.describe(device), None) for device in here]
     return [{"name": name, "memory_bytes": size, "driver": driver} for name, size, driver in found]
-
-
-def _git_commit(source: Path) -> str | None:
-    """The git commit of the package's source; ``-dirty`` where files were changed.
-
-    It counts only where git tracks these files: a virtual environment may lie in another checkout.
-    """
-    git = ("git", "-C", str(source))
-    is_tracked = _output(*git, "ls-files", "--error-unmatch", "__init__.py")
-    return (is_tracked and _output(*git, "describe", "--always", "--dirty", "--abbrev=40")) or None

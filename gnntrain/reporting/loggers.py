@@ -15,8 +15,6 @@ import io
 import json
 import logging
 import os
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +25,6 @@ from gnntrain.reporting.rundir import RunDirectory, write_atomically
 from gnntrain.training.records import EpochRecord, FitResult, Listener, RunInfo, Summary, json_safe
 
 _MLFLOW_BATCH = 100
-_MLFLOW_STATUS = {"completed": "FINISHED", "failed": "FAILED"}  # any other: KILLED
 
 _log = logging.getLogger("gnntrain")
 
@@ -48,11 +45,10 @@ class Logger(Listener):
 
     def _tracked(self, new_id: str | None = None) -> str | None:
         """The id of this run in the logger's service, a new one written down; None: it has none."""
-        path = self.run.path / "trackers.json"
-        ids: dict[str, str] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        ids = self.run.read("trackers.json") or {}
         if new_id is not None:
             ids[self.name] = new_id
-            write_atomically(path, json.dumps(ids, indent=2) + "\n")
+            self.run.write("trackers.json", ids)
         return ids.get(self.name)
 
 
@@ -121,7 +117,6 @@ class CsvLogger(Logger):
             write_atomically(path, _to_csv([json_safe(record.flat()) for record in info.records]))
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Append one row, or write the file anew with more columns."""
         path, row = self.run.path / "metrics.csv", json_safe(record.flat())
         rows: list[dict[str, Any]] = []
         if path.is_file():
@@ -136,34 +131,24 @@ class CsvLogger(Logger):
 
 
 class TensorBoardLogger(Logger):
-    """An event file in ``tensorboard/`` with the metrics as scalars.
-
-    TensorBoard's own writer writes in a thread, which ends for good on a full disk. Here the
-    events of an epoch are written at once; what fails can be written again.
-    """
+    """An event file in ``tensorboard/`` with the metrics as scalars."""
 
     name = "tensorboard"
+    catches_up = False  # the thread that writes ends for good on a full disk
 
     def on_start(self, info: RunInfo) -> None:
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self._path = self.run.path / "tensorboard" / name
-        self._path.parent.mkdir(exist_ok=True)
-        self._append(file_version="brain.Event:2")
-        if info.records:
-            # TensorBoard hides epochs that were written after the checkpoint.
-            self._append(step=len(info.records) + 1, session_log={"status": "START"})
+        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+        # TensorBoard hides epochs that were written after the checkpoint of a resumed run.
+        first = len(info.records) + 1 if info.records else None
+        self._writer: Any = writer(str(self.run.path / "tensorboard"), purge_step=first)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        values = [{"tag": name, "simple_value": n} for name, n in _scalars(record).items()]
-        self._append(step=record.epoch, summary={"value": values})
+        for name, value in _scalars(record).items():
+            self._writer.add_scalar(name, value, record.epoch)
+        self._writer.flush()
 
-    def _append(self, **event: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        records = io.BytesIO()
-        RecordWriter(records).write(Event(wall_time=time.time(), **event).SerializeToString())
-        _append_whole(self._path, records.getvalue())
+    def on_finish(self, summary: Summary) -> None:  # noqa: ARG002
+        self._writer.close()
 
 
 class WandbLogger(Logger):
@@ -171,12 +156,11 @@ class WandbLogger(Logger):
 
     name = "wandb"
     catches_up = False
-    _run: Any = None
 
     def on_start(self, info: RunInfo) -> None:
         """Start a run of W&B, or resume the one of this run directory."""
         kept = self._tracked()
-        self._run = importlib.import_module("wandb").init(
+        self._run: Any = importlib.import_module("wandb").init(
             **self.options,
             **({} if kept is None else {"id": kept, "resume": "allow"}),
             name=self.run.name,
@@ -189,9 +173,8 @@ class WandbLogger(Logger):
         self._run.log(_scalars(record), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
-        if self._run is not None:
-            self._run.summary.update(_summary_scalars(summary))
-            self._run.finish(exit_code=0 if summary.status in ("completed", "pruned") else 1)
+        self._run.summary.update(_summary_scalars(summary))
+        self._run.finish(exit_code=0 if summary.status in ("completed", "pruned") else 1)
 
 
 class MlflowLogger(Logger):
@@ -199,11 +182,11 @@ class MlflowLogger(Logger):
 
     name = "mlflow"
     catches_up = False
-    _mlflow: Any = None
 
     def on_start(self, info: RunInfo) -> None:
         """Start a run of MLflow with the configuration, or resume the one of this run directory."""
-        self._mlflow = mlflow = importlib.import_module("mlflow")
+        self._mlflow: Any = importlib.import_module("mlflow")
+        mlflow = self._mlflow
         if self.options.get("tracking_uri") is not None:
             mlflow.set_tracking_uri(self.options["tracking_uri"])
         if (kept := self._tracked()) is not None:
@@ -219,9 +202,9 @@ class MlflowLogger(Logger):
         self._log(_scalars(record), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
-        if self._mlflow is not None:
-            self._log(_summary_scalars(summary))
-            self._mlflow.end_run(status=_MLFLOW_STATUS.get(summary.status, "KILLED"))
+        self._log(_summary_scalars(summary))
+        status = {"completed": "FINISHED", "failed": "FAILED"}.get(summary.status, "KILLED")
+        self._mlflow.end_run(status=status)
 
     def _log(self, values: Mapping[str, float], **options: int) -> None:
         # MLflow refuses names with @, which a package's metric may have.

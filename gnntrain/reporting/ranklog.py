@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gnntrain.errors import RunError
 from gnntrain.reporting.rundir import explained
 
-_OURS = logging.getLogger("gnntrain")
-_WARNINGS = logging.getLogger("py.warnings")  # the logger of logging.captureWarnings
-_PLACE = re.compile(r"^.*?:\d+: (?=\w*Warning: )")
+_log = logging.getLogger("gnntrain")
 
 
 class _RankLog(logging.FileHandler):
     """A full disk is a warning, once. Records are lost until there is room again."""
 
-    _is_refused = False
+    _has_failed = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        if not self._is_refused:
-            self._is_refused = True
-            reason = getattr(sys.exc_info()[1], "strerror", None) or sys.exc_info()[1]
+        if not self._has_failed:
+            self._has_failed = True
             words = "%s cannot be written (%s); its records are lost until it can"
-            _OURS.warning(words, self.baseFilename, reason)
-
-    def flush(self) -> None:
-        super().flush()
-        self._is_refused = False
+            _log.warning(words, self.baseFilename, sys.exc_info()[1])
 
 
 class _Messages(logging.Handler):
@@ -42,19 +35,15 @@ class _Messages(logging.Handler):
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.name == _WARNINGS.name:  # Python adds the place and the source line to a warning
-            lines = [line for line in text.splitlines() if not line.startswith("  ")]
-            text = _PLACE.sub("", "\n".join(lines))
         try:
-            self._tell(" ".join(text.split()))
+            self._tell(" ".join(record.getMessage().split()))
         except Exception:
             self.handleError(record)
 
 
 @contextlib.contextmanager
 def rank_log(run_dir: Path, rank: int) -> Iterator[None]:
-    """Write this process's records of the loggers ``gnntrain``, from level INFO on, and Python's
+    """Write this process's records of the logger ``gnntrain``, from level INFO on, and Python's
     warnings to ``logs/rank_N.log`` of a run.
 
     Raises:
@@ -78,18 +67,26 @@ def forwarded_warnings(tell: Callable[[str], object] | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _attached(handler: logging.Handler) -> Iterator[None]:
-    """Python's warnings go to the handlers that are attached, and not to standard error."""
-    if _OURS.getEffectiveLevel() > logging.INFO:
-        _OURS.setLevel(logging.INFO)
-    logging.captureWarnings(True)
-    for logger in (_OURS, _WARNINGS):
-        logger.addHandler(handler)
+    """Python's warnings are records of ``gnntrain`` meanwhile, and not printed."""
+    if _log.getEffectiveLevel() > logging.INFO:
+        _log.setLevel(logging.INFO)
+    _log.addHandler(handler)
+    before, warnings.showwarning = warnings.showwarning, _log_warning
     try:
         yield
     finally:
-        for logger in (_OURS, _WARNINGS):
-            logger.removeHandler(handler)
-        left = [isinstance(one, _RankLog | _Messages) for one in _WARNINGS.handlers]
-        logging.captureWarnings(any(left))
+        warnings.showwarning = before
+        _log.removeHandler(handler)
         with contextlib.suppress(OSError):  # a file that was full tries to write its buffer again
             handler.close()
+
+
+def _log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    *_: object,
+    **__: object,
+) -> None:
+    _log.warning("%s: %s (%s:%d)", category.__name__, message, filename, lineno)

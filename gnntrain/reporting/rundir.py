@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from gnntrain.errors import GnntrainError, RunError, UserError
 from gnntrain.paths import expanded, is_file, is_folder
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.reporting.text import shown_path
-from gnntrain.training.records import Summary, json_safe
+from gnntrain.training.records import json_safe
 
 RUNS = Path("runs")
 SWEEPS = RUNS / "multirun"
@@ -65,7 +65,7 @@ class RunDirectory:
     """One run's directory: a path with methods, cheap to send to a worker.
 
     Where a file cannot be written, a method raises a `RunError`; where one cannot be read, a
-    `UserError`, but for `summary`, `environment` and `overrides`, which are empty then.
+    `UserError`, but for `read` and `overrides`, which are empty then.
     """
 
     path: Path  # absolute
@@ -176,10 +176,6 @@ class RunDirectory:
         self._write("config.yaml", _to_yaml(config))
         self._write("overrides.txt", "".join(f"{o}\n" for o in [*self.overrides(), *overrides]))
 
-    def write_store_record(self, record: StoreRecord) -> None:
-        """Write the graph of the run to ``store.json``."""
-        self._write("store.json", _to_json(asdict(record)))
-
     def store_record(self) -> StoreRecord | None:
         """The graph of the run; ``None`` where there is no ``store.json``."""
         path = self.path / "store.json"
@@ -191,22 +187,24 @@ class RunDirectory:
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
-    def write_summary(self, summary: Summary | Mapping[str, Any]) -> None:
-        """Write ``summary.json``."""
-        content = summary.to_dict() if isinstance(summary, Summary) else summary
-        self._write("summary.json", _to_json(content))
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a file of JSON: ``store.json`` or ``summary.json``."""
+        self._write(name, _to_json(content))
 
     def forget_summary(self) -> None:
         """Remove ``summary.json`` of a run that is resumed."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:
-        """The content of ``summary.json``; ``None`` where there is none, or no valid one."""
-        return self._read("summary.json")
+        """The content of ``summary.json``; see `read`."""
+        return self.read("summary.json")
 
-    def environment(self) -> dict[str, Any]:
-        """The content of ``env.json``."""
-        return self._read("env.json") or {}
+    def read(self, name: str) -> dict[str, Any] | None:
+        """The content of a file of JSON; ``None`` where there is none, or no valid one."""
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads((self.path / name).read_text("utf-8"))
+            return found if isinstance(found, dict) else None
+        return None
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -228,12 +226,6 @@ class RunDirectory:
             yield
         finally:
             lock.release()
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads((self.path / name).read_text("utf-8"))
-            return found if isinstance(found, dict) else None
-        return None
 
     def _write(self, name: str, text: str) -> None:
         with explained(self.path / name, RunError):
@@ -284,8 +276,7 @@ def planned_run(directory: str | None, name: str | None, dataset: str, model: st
 
 
 def planned_sweep(directory: str | None, name: str | None) -> str:
-    """The folder of a new sweep: `run.dir`, or one under `runs/multirun` by `run.name` or a free
-    name with the time."""
+    """The folder of a new sweep: `run.dir`, or one under `runs/multirun` by `run.name` or time."""
     if directory is not None:
         return str(expanded(directory))
     return str(free(SWEEPS / f"{datetime.now():%Y%m%d-%H%M%S}") if name is None else SWEEPS / name)

@@ -160,7 +160,7 @@ class TolerantStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write ``text``, with `?` in place of characters that the encoding lacks."""
+        """Write a text, with `?` in place of characters that the encoding lacks."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         self._tolerant("write", text.encode(encoding, errors="replace").decode(encoding))
         return len(text)
@@ -168,12 +168,6 @@ class TolerantStream:
     def flush(self) -> None:
         """Flush the stream."""
         self._tolerant("flush")
-
-    def isatty(self) -> bool:
-        """Whether the output is a terminal."""
-        with contextlib.suppress(ValueError):  # it was closed
-            return self._stream.isatty()
-        return False
 
     def _tolerant(self, method: str, *arguments: str) -> None:
         """Call a method of the stream, which is muted where it is lost."""

@@ -102,7 +102,7 @@ class Worker:
 
     @staticmethod
     def events(workers: Iterable[Worker], seconds: float) -> Iterator[tuple[Worker, str, Any]]:
-        """What workers say within the time: kind and content of an `Event`; of a process that is
+        """What workers say within the time: kind and content of an event; of a process that is
         gone, `lost` and how it ended."""
         by_connection = {worker._connection: worker for worker in workers if worker._connection}
         for connection in cast(list[Connection], wait(list(by_connection), seconds)):

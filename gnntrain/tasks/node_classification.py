@@ -24,6 +24,7 @@ from gnntrain.metrics import (
     get_metric,
     outside_metrics,
     predicted_classes,
+    top_metrics,
 )
 from gnntrain.tasks.base import Column, Columns, Labels, NodeTask, listed
 
@@ -47,6 +48,7 @@ class NodeClassification(NodeTask):
         label_smoothing: Share of the target spread evenly over the classes (Szegedy et al., 2016).
         balanced: Whether the loss weights classes by their rarity in the training split.
         positive: The positive class of two, 0 or 1.
+        top_k: Of how many nodes precision@k and recall@k of two classes are.
 
     Attributes:
         kind: The kind of labels: "multiclass", "binary" or "multilabel".
@@ -65,6 +67,7 @@ class NodeClassification(NodeTask):
         label_smoothing: float = 0.0,
         balanced: bool = False,
         positive: int = 1,
+        top_k: int = 100,
     ) -> None:
         labels = labels or graph
         num_outputs = 1 if labels.task == "binary" else labels.num_classes
@@ -72,6 +75,7 @@ class NodeClassification(NodeTask):
         self._label_smoothing = label_smoothing
         self._balanced = balanced
         self._positive = positive
+        self._top_k = top_k
         self._weights: Tensor | None = None
         self._num_classes = labels.num_classes
         self._class_names = labels.class_names
@@ -134,6 +138,7 @@ class NodeClassification(NodeTask):
         if self.kind == "binary":
             ranked = [metric.name for metric in reported].index("average_precision")
             reported.insert(ranked + 1, base_rate())
+            reported += top_metrics(self._top_k)
         return reported
 
     def metric_inputs(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

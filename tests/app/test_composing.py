@@ -8,7 +8,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from gnntrain.app import compose_config
-from gnntrain.config import Config, ConfigError, ModelConfig, Problem, from_dict
+from gnntrain.config import Config, ConfigError, Problem, from_dict
 from gnntrain.groups import config_groups
 
 
@@ -178,19 +178,6 @@ def test_a_value_that_must_be_given_is_missed(own_conf: Path) -> None:
     (problem,) = problems_of("model=mine", config_dirs=(own_conf,))
     assert problem.assignment == "model.hidden_channels=???"
     compose_config(["model=mine", "model.hidden_channels=8"], [own_conf])
-
-
-def test_a_run_can_begin_with_the_file_of_a_whole_configuration(tmp_path: Path) -> None:
-    begun = compose_config(["model=gat", "model.heads=4", "dataset.num_nodes=50", "logger=[csv]"])
-    run = begun.config.run.model_copy(update={"dir": "/runs/mine"})
-    file = tmp_path / "best.yaml"
-    file.write_text(yaml.safe_dump(begun.config.model_copy(update={"run": run}).to_dict()))
-    again = compose_config([str(file), "trainer.seed=3"]).config
-    trainer = begun.config.trainer.model_copy(update={"seed": 3})
-    assert again == begun.config.model_copy(update={"trainer": trainer})  # and a directory anew
-    other = compose_config([str(file), "model=sage"]).config
-    assert other.model == ModelConfig(name="sage")
-    assert other.dataset == begun.config.dataset
 
 
 def test_a_file_may_choose_options(tmp_path: Path) -> None:

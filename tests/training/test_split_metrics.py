@@ -46,7 +46,7 @@ def task_of(kind: str, deciding: str | None = None) -> Task:
     )
     if kind == "continuous":
         return NodeRegression(graph, scale=TargetScale(mean=[1e6, 0.0, 3.0], std=[2.0, 1.0, 1e-3]))
-    return NodeClassification(graph, positive=0)
+    return NodeClassification(graph, positive=0, top_k=7)
 
 
 def split_of(kind: str, size: int, seed: int) -> tuple[Tensor, Tensor]:
