@@ -312,7 +312,8 @@ def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Con
     if num_gpus == 0:
         trainer |= {"device": "cpu", "cuda_graph": False}
         trainer |= {"precision": "bf16"} if config.trainer.precision == "fp16" else {}
-        parts["compute"] = {"kernels": "auto"}
+        if config.compute.kernels == "triton":
+            parts["compute"] = {"kernels": "auto"}
     if config.sampler.name == "neighbor":
         is_triton = config.sampler.backend == "triton"
         parts["sampler"] = {"topology": "auto", **({"backend": "auto"} if is_triton else {})}
