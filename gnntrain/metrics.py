@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
-from gnntrain.errors import UserError
-from gnntrain.plugins import METRICS, load_plugin, plugin_names, told
+from gnntrain.errors import UserError, may_mend
+from gnntrain.plugins import METRICS, find_plugin, load_plugin, plugin_names, told
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,9 +75,13 @@ class Metric:
         """The value as Python's number, as JSON and checkpoints take it; a UserError where another
         package's code fails, or returns no number."""
         try:
-            return float(self.function(outputs, targets))
+            if isinstance(value := self.function(outputs, targets), str):
+                raise TypeError(f"it returned {value!r}")
+            return float(value)
         except Exception as error:  # its code may raise any
-            if self.name in BUILT_IN_METRICS:
+            from gnntrain.training.memory import lacking_memory  # imports torch
+
+            if self.name in BUILT_IN_METRICS or lacking_memory(error) or may_mend(error):
                 raise
             raise UserError(
                 f"The metric {self.name!r} cannot be computed: {told(error)}.",
@@ -105,7 +109,7 @@ def metric(
     Args:
         name: Its name in the configuration, in records and in reports.
         higher_is_better: Its direction: True for an accuracy, False for an error.
-        label_kinds: The kinds of labels that it supports, of `LABEL_KINDS` or of your own task.
+        label_kinds: The kinds of labels that it supports, of `LABEL_KINDS`.
 
     Raises:
         ValueError: Another function has the name; or it is for no kind of `LABEL_KINDS`.
@@ -144,8 +148,16 @@ def get_metric(name: str) -> Metric:
 
 
 def metric_names() -> tuple[str, ...]:
-    """Names of all metrics: the built-in ones, then those of installed packages; imports none."""
-    return tuple(dict.fromkeys((*BUILT_IN_METRICS, *plugin_names(METRICS))))
+    """Names of all metrics: the built-in ones, then those of installed packages; imports none. A
+    UserError where one of these has a built-in metric's name."""
+    of_packages = plugin_names(METRICS)
+    for name in set(of_packages) & set(BUILT_IN_METRICS):
+        point = find_plugin(METRICS, name).value
+        raise UserError(
+            f"The metric {name!r} of {point} has the name of a built-in metric.",
+            "Give it another name, in its entry point and its decorator.",
+        )
+    return *BUILT_IN_METRICS, *of_packages
 
 
 def metrics_for(kind: str) -> tuple[str, ...]:

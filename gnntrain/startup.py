@@ -138,6 +138,10 @@ class _LazyModule(ModuleType):
                     execute(META)
                 if spec.submodule_search_locations is not None:
                     self.__path__ = spec.submodule_search_locations
-                spec.loader.exec_module(self)
+                try:
+                    spec.loader.exec_module(self)
+                except BaseException:  # the next one who reads gets the same error
+                    _started.discard(spec.name)
+                    raise
                 super().__setattr__("__class__", ModuleType)
         return ModuleType.__getattribute__(self, name)

@@ -46,7 +46,7 @@ step() { # NAME SECONDS COMMAND...
 }
 
 step doctor 60 python3 -m gnntrain doctor
-step self-check 150 python3 -m gnntrain doctor --gpu
+step self-check 240 python3 -m gnntrain doctor --gpu
 # The graphs are built while the tests run: that needs cores, but no GPU.
 timeout 240 python3 -m scripts.bench.gpu --prepare >"$folder/graphs.txt" 2>&1 &
 graphs=$!

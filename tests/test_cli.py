@@ -103,7 +103,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         setattr(module, command, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.workers.start_process", ThreadProcess.launch)
-    monkeypatch.setattr("gnntrain.commands.graphs._partition", lambda *_: [])
+    monkeypatch.setattr("gnntrain.reporting.tables.print_sections", lambda *_: None)
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.sweep.graph_metric", lambda *_: "accuracy")
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])

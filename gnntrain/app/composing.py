@@ -132,7 +132,8 @@ class Sources:
         unsure = {"hydra"} | {problem.key for problem in problems if problem.key in groups}
         ours = [one for one in parsed if re.split("[./@]", one.key_or_group)[0] not in unsure]
         choices = [one for one in ours if syntax.is_choice(one, groups)]
-        lines = (line for one in choices for line in syntax.hydra_lines(one, groups))
+        last = {one.key_or_group: one for one in choices}
+        lines = (line for one in last.values() for line in syntax.hydra_lines(one, groups))
         chosen = tuple(dict.fromkeys(lines))
         try:
             if chosen not in self._nodes:

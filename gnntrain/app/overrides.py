@@ -103,7 +103,9 @@ def choice_problem(override: Override, groups: Groups) -> Problem | None:
     if not is_choice(override, groups) or override.is_delete():
         return None
     group, value = override.key_or_group, override.value()
-    options, several = groups[group], group in LIST_KEYS
+    options, several = [*groups[group]], group in LIST_KEYS
+    if group in _OF_PACKAGES:
+        options += plugin_names(_OF_PACKAGES[group][1])
     chosen = value if several and isinstance(value, list) else [value]
     wrong = [str(name) for name in chosen if str(name) not in options]
     if not wrong or is_packaged(group, value) or (group, value) == ("experiment", None):
@@ -171,7 +173,7 @@ def with_file(typed: Sequence[str], groups: Groups, problems: list[Problem]) -> 
                 option = None
             if chosen not in (None, option) and name is not None:
                 keys = {}
-        if option is not None or section is None:  # the last one counts: a typed one
+        if (option is not None or section is None) and group not in typed_options:
             choices.append(f"{group}={written(option)}")
         for key, value in keys.items():
             if re.fullmatch(r"[\w-]+", str(key)):
@@ -208,11 +210,14 @@ def translate(typed: Sequence[str], groups: Groups) -> list[str]:
     problems: list[Problem] = []
     lines: list[str] = []
     texts = with_file(typed, groups, problems)
-    for override in parse_overrides(texts, groups, problems, sweep=True):
+    overrides = [*parse_overrides(texts, groups, problems, sweep=True)]
+    last = {one.key_or_group: one for one in overrides}
+    for override in overrides:
         # Of `dataset: ../../mine` in a file Hydra would read that file.
         if not override.is_sweep_override() and (problem := choice_problem(override, groups)):
             problems.append(problem)
-        lines += hydra_lines(override, groups)
+        if last[override.key_or_group] is override or not is_choice(override, groups):
+            lines += hydra_lines(override, groups)
     if problems:
         raise ConfigError(problems)
     return list(dict.fromkeys(lines))

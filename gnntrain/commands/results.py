@@ -143,7 +143,7 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
     least=1,
 )
 def export(arguments: Namespace) -> int:
-    """a run's best model as a plain PyG model, with a model card
+    """a run's best model as one of torch and PyG alone, with a model card
 
     RUN is a run directory, a name under runs/, or `latest`. The folder (RUN/export unless --out
     says otherwise) holds the weights and a Python file that loads them with torch and PyG alone.

@@ -229,9 +229,10 @@ def contradictions(
         fan_outs["evaluation.fan_outs"] = config.evaluation.fan_outs or drawn
     for key, value in fan_outs.items() if model.uses_graph else ():
         by_type = value if isinstance(value, Mapping) else {"": value}
-        if value is by_type and (is_typed is False or sampler.fan_out_scope == "node"):
-            scope = f"sampler.fan_out_scope={sampler.fan_out_scope}"
-            expects = f"a list with model.name={model.name} and {scope}"
+        if value is by_type and is_typed is False:
+            expects = f"a list: model.name={model.name} is for graphs of one type"
+        elif value is by_type and sampler.fan_out_scope == "node":
+            expects = "a list with sampler.fan_out_scope=node"
         elif any(len(one) != model.num_layers for one in by_type.values()):
             expects = f"one number a layer: model.num_layers={model.num_layers}"
         else:

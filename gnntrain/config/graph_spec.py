@@ -282,7 +282,8 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
 
     def keys_of(place: str, raw: object, kinds: Mapping[str, Any], needs: str = "") -> JSON:
         """The keys of a part, each as its type has it; null leaves a key out."""
-        raw = {word: value for word, value in mapping(place, raw).items() if value is not None}
+        raw = mapping(place, raw)
+        raw = {word: value for word, value in raw.items() if value is not None or word not in kinds}
         fields: JSON = {word: (kind, None) for word, kind in kinds.items()}
         kind = create_model("Keys", __base__=Section, **fields)
         keys, found = judged(kind, raw, f"{place}.".lstrip("."))

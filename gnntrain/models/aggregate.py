@@ -254,10 +254,8 @@ class _Sums(torch.autograd.Function):
 
 
 def _kept(term: LinearTerm, tensors: Sequence[Tensor | None]) -> dict[torch.dtype, Tensor]:
-    """The cache of a term's inputs; an empty one where its rows change, as of a tensor. (Compiled
-    code must not change anything outside.)"""
-    is_fixed = tensors[term.source] is None and not torch.compiler.is_compiling()
-    return {} if term.kept is None or not is_fixed else term.kept
+    """The cache of a term's inputs; an empty one where its rows change, as those of a tensor do."""
+    return {} if term.kept is None or tensors[term.source] is not None else term.kept
 
 
 _sums: Callable[..., tuple[Tensor, ...]] = _Sums.apply

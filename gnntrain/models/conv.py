@@ -209,7 +209,9 @@ class LinearConv(HeteroConv):
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
             total = self.total(block, weight.dtype)
-            kept = None if block.aggregates is None else block.aggregates.setdefault(self, {})
+            kept = None  # compiled code must not change anything outside
+            if block.aggregates is not None and not torch.compiler.is_compiling():
+                kept = block.aggregates.setdefault(self, {})
             terms.append(agg.LinearTerm(source, weight, self.columns(edge), block, total, kept))
         return agg.LinearSum(terms, num_dst, bias)
 

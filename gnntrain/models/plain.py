@@ -370,9 +370,9 @@ class RGCNLayer(nn.Module):
         return out
 
 
-def attend(number, rows, scores, index):
+def attend(number, rows, scores, index, dropout=0.0):
     """Sums of edges' rows, `[number, H, C]`, with the softmax of scores `[E, H]` by `index`."""
-    alpha = softmax(scores, index, num_nodes=number).unsqueeze(-1)
+    alpha = F.dropout(softmax(scores, index, num_nodes=number), dropout).unsqueeze(-1)
     return scatter(alpha * rows, index, dim_size=number)
 
 
@@ -494,7 +494,9 @@ class RGATLayer(nn.Module):
                 index.append(dst if self.is_joint else dst + i * len(h[t]))
             if rows:  # one softmax, or one a relation
                 number = 1 if self.is_joint else len(rows)
-                total = attend(number * len(h[t]), *map(torch.cat, (rows, scores, index)))
+                edges = map(torch.cat, (rows, scores, index))
+                dropout = conv.dropout if self.training else 0.0
+                total = attend(number * len(h[t]), *edges, dropout)
                 total = total.unflatten(0, (number, -1)).sum(0)
                 total = total.flatten(1) if self.concat else total.mean(1)
             out[t] = self.finish(t, total, h[t])

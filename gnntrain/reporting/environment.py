@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import os
 import platform
 import re
@@ -79,18 +80,33 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def _output(*command: str) -> str:
+    """What a tool prints; nothing where it fails, or is not installed."""
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    return ""
+
+
 def visible_gpus() -> list[dict[str, Any]]:
-    """Name, memory and driver of every GPU that ``nvidia-smi`` lists, else name and memory of those
+    """Name, memory and driver of every GPU that ``nvidia-smi`` or ``rocm-smi`` lists, else of those
     of Apple or Intel that torch sees."""
     found: list[tuple[str, int | None, str | None]] = []
     query = "--query-gpu=name,memory.total,driver_version"
-    command, text = ["nvidia-smi", query, "--format=csv,noheader,nounits"], ""
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        text = output.stdout
+    text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) == 3:
             found.append((row[0], int(row[1]) * 2**20 if row[1].isdigit() else None, row[2]))
+    with contextlib.suppress(ValueError):  # no JSON
+        flags = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
+        cards: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags))
+        driver = cards.pop("system", {}).get("Driver version")
+        for card in cards.values():
+            facts = {key.lower(): value for key, value in card.items()}
+            name = facts.get("card series") or facts.get("device name") or "AMD GPU"
+            size = facts.get("vram total memory (b)", "")
+            found.append((name, int(size) if size.isdigit() else None, driver))
     if not found:
         with contextlib.suppress(ImportError):  # torch is not installed, or is broken
             import torch

@@ -207,7 +207,7 @@ class MlflowLogger(Logger):
         self._mlflow.end_run(status=status)
 
     def _log(self, values: Mapping[str, float], **options: int) -> None:
-        # MLflow refuses names with @, which a package's metric may have.
+        # MLflow refuses names with @, as in precision@100.
         named = {name.replace("@", "_at_"): value for name, value in values.items()}
         self._mlflow.log_metrics(named, **options)
 

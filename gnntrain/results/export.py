@@ -159,10 +159,10 @@ def _model_py(
         make = f"from {point.module} import {point.attr}\nmodel = {make}"
     else:
         # A subclass of another package may compute something else.
-        cls, layer = type(model), type(model.convs[0])
-        names = [of.__name__ for of in layer.__mro__ if of.__module__ == plain.__name__]
-        is_ours = cls.__module__.startswith("gnntrain.models.") or vars(cls).get("is_plain")
-        if not (is_ours and names):
+        cls, layers = type(model), {type(conv) for conv in model.convs}
+        is_ours = all(of.__module__.startswith("gnntrain.models.") for of in (cls, *layers))
+        names = [of.__name__ for of in layers.pop().__mro__ if of.__module__ == plain.__name__]
+        if layers or not names or not (is_ours or vars(cls).get("is_plain")):
             raise UserError(
                 f"model {config.name} derives from gnntrain's GNN: it needs gnntrain to run.",
                 "`gnntrain predict` uses it as it is.",
@@ -178,7 +178,9 @@ def _model_py(
     if scale is not None:
         units = f"in_units(mean={scale.mean}, std={scale.std})"
         hook = f"    model.register_forward_hook({units})\n"
-    needs = f"torch and {point.module.partition('.')[0] if point else 'torch_geometric'}"
+    needs = "torch and torch_geometric"
+    if point is not None:
+        needs = f"torch, torch_geometric and {point.module.partition('.')[0]}"
     title = f"{config.name} trained on {signature.dataset} with gnntrain {__version__}."
     title = f'"""{title[0].upper()}{title[1:]} Needs {needs}."""\n'
     load = _LOAD.format(make=textwrap.indent(make, " " * 4), hook=hook)

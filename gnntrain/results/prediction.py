@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import logging
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +34,6 @@ from gnntrain.tasks.base import Column, Columns
 
 EMBEDDINGS = "embeddings"
 _CHUNK_NUMBERS = 1 << 20
-_log = logging.getLogger("gnntrain")
 
 
 @dataclass(frozen=True)

@@ -72,18 +72,9 @@ class Outcome(NamedTuple):
 
 
 def all_cases() -> list[Case]:
-    """Every case: first those of the operators' examples, then of the sampler."""
+    """Every case: first those of the sampler, which each run needs, then the operators'
+    examples."""
     cases, first = list[Case](), next(awkward_inputs())
-    for precision, dtype in PRECISIONS.items():
-        for name, operator in OPERATORS.items():
-            if not operator.has("cuda") or dtype not in operator.types:
-                continue
-            for options in operator.examples(first):
-                run = partial(_try_operator, name, options, dtype)
-                cases.append(Case(f"{name}: {options}, {precision}", name, precision, run))
-                if options == _SPREAD:
-                    case, run = f"{HOST_MEMORY}: {name}, {precision}", partial(run, is_pinned=True)
-                    cases.append(Case(case, HOST_MEMORY, precision, run))
     draws: dict[str, dict[str, Any]] = {
         "fan-outs 4, 3": {"fan_outs": (4, 3)},
         "fan-outs 65, 2": {"fan_outs": (65, 2), "index_type": "int64"},
@@ -94,6 +85,16 @@ def all_cases() -> list[Case]:
     }
     for name, draw in draws.items():
         cases.append(Case(f"{SAMPLER}: {name}", SAMPLER, None, partial(_try_sampler, **draw)))
+    for precision, dtype in PRECISIONS.items():
+        for name, operator in OPERATORS.items():
+            if not operator.has("cuda") or dtype not in operator.types:
+                continue
+            for options in operator.examples(first):
+                run = partial(_try_operator, name, options, dtype)
+                cases.append(Case(f"{name}: {options}, {precision}", name, precision, run))
+                if options == _SPREAD:
+                    case, run = f"{HOST_MEMORY}: {name}, {precision}", partial(run, is_pinned=True)
+                    cases.append(Case(case, HOST_MEMORY, precision, run))
     return cases
 
 

@@ -141,17 +141,17 @@ def self_check(
     if _pending(cases, known := load()):
         _log.warning("Trying the kernels on %s, once: this may take some minutes.", gpu.name)
         # Other runs wait for the outcomes, unless that takes too long, or none can be kept there.
-        lock = FileLock(path.with_suffix(".lock"))
+        lock, deadline = FileLock(path.with_suffix(".lock")), time.monotonic() + seconds
         with contextlib.suppress(OSError, NotImplementedError):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=min(seconds, SECONDS))
         try:
-            known, deadline = load(), time.monotonic() + seconds
+            known = load()
             for _ in range(2):  # again what had no time or memory
                 failure = try_cases(_pending(cases, known), gpu.device, deadline, known)
+        finally:
             with contextlib.suppress(OSError), atomic_write(path) as file:
                 file.write(json.dumps(known, indent=1).encode())
-        finally:
             lock.release()
     reason = f"the start of a process for it {failure}" if failure else "the next start goes on"
     left = dict.fromkeys(_pending(cases, known), Outcome(f"not checked yet: {reason}"))

@@ -98,7 +98,7 @@ def test_what_would_not_last_is_tried_again_and_at_the_next_start(machine: Machi
 
 
 def test_what_was_not_reached_is_not_used_and_tried_at_the_next_start(machine: Machine) -> None:
-    first = names()[:3]
+    first = [name for name in names() if name.startswith("gather: ")]
     machine.outcome = lambda case: Outcome() if case.name in first else None
     assert "not checked yet" in faults()["aggregate"]
     assert "gather" not in faults()
