@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from gnntrain.atomic_io import atomic_folder, atomic_write, remove_stale_drafts
 from gnntrain.errors import Interrupted
+from gnntrain.training.checkpoint import save_checkpoint
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,6 +36,25 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert names(tmp_path) == ["page.html"]
+
+
+@pytest.mark.parametrize("kind", ["file", "checkpoint"])
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "out", list[tuple[bool, bool]]()
+
+    def note(handle: int) -> None:
+        synced.append((stat.S_ISREG(os.fstat(handle).st_mode), path.read_bytes() == b"old"))
+
+    monkeypatch.setattr(os, "fsync", note)
+    path.write_text("old")
+    if kind == "checkpoint":
+        save_checkpoint(path, {"epoch": 1})
+    else:
+        with atomic_write(path) as file:
+            file.write(b"new")
+    assert synced == [(True, True), (False, False)]  # the file, then its folder
 
 
 def test_a_folder_comes_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -103,7 +103,6 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
         setattr(module, command, fake.result)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("gnntrain.sweep.workers.start_process", ThreadProcess.launch)
-    monkeypatch.setattr("gnntrain.reporting.tables.print_sections", lambda *_: None)
     monkeypatch.setattr("gnntrain.sweep.start_server", lambda: None)
     monkeypatch.setattr("gnntrain.sweep.graph_metric", lambda *_: "accuracy")
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
@@ -156,7 +155,11 @@ def test_each_verb_has_help_with_examples_that_are_understood(
         assert (parse(shlex.split(example)[1:]).command or "train") == command
 
 
-def test_the_examples_compose(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_compose(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that no graph is cut: a table is made as it is printed.
+    monkeypatch.setattr("gnntrain.reporting.tables.print_sections", lambda _: None)
     for command in COMMANDS.values():
         for example in command.examples:
             assert main(shlex.split(example)[1:]) == 0, (example, capsys.readouterr().err)
@@ -196,6 +199,14 @@ def test_the_default_verb_trains(run: FakeRun) -> None:
     assert again == (config, overrides)
 
 
+def test_a_split_without_labels_is_told(run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "latest"]) == 0
+    assert run.asked == ["latest"]
+    out = capsys.readouterr().out
+    assert "test   accuracy 0.7500" in out
+    assert "val    no labelled node" in out
+
+
 def test_cfg_job_prints_the_configuration_and_trains_nothing(
     run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +244,7 @@ def test_cfg_job_prints_the_configuration_and_trains_nothing(
         (["predict", "latest"], "required: --out"),
         (["sweep=optuna", "sweep.trials=3"], "add -m"),
         (["run.name=gr\udcc3\udcb6n"], r"'run.name=gr\udcc3\udcb6n' is no text in this locale"),
+        (["run.name=gr\udcc3\udcb6n"], "PYTHONUTF8=1"),
     ],
 )
 def test_the_users_mistakes_exit_with_2_and_a_hint_and_no_traceback(

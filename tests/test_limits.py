@@ -92,6 +92,7 @@ def test_both_versions_of_control_groups_are_read(
 ) -> None:
     mount(tmp_path, files, groups, monkeypatch)
     assert container() == Container(1536 * MIB, 768 * MIB, 0.5, kills=2)
+    assert "killed 2 of this" in limits.why_killed()
 
 
 def test_an_unlimited_group_limits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

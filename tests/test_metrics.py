@@ -190,6 +190,7 @@ def test_a_broken_metric_is_told_by_name_and_place(
     assert "'broken'" in told
     assert place in told
     assert "Traceback" not in told
+    assert Path("run").exists() == (place in (":7)", "NoneType"))  # it fails when it is computed
 
 
 @examples(60)

@@ -48,7 +48,7 @@ def test_parts_are_written_and_described(
         ["--out", "parts"],
         ["--parts", "2"],
         ["--parts", "0", "--out", "parts"],
-        ["--parts", "401", "--out", "parts"],
+        ["--parts", "257", "--out", "parts"],
         ["--parts", "two", "--out", "parts"],
         ["--parts", "2", "--out", "stores"],
         ["--parts", "2", "--out", "parts", "--method", "magic"],

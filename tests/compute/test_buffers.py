@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,19 @@ from hypothesis import strategies as st
 from gnntrain.compute.buffers import Buffers
 
 _ROW = 1 << 18  # of float32: a MiB
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_is_used_again_once_its_last_view_is_gone(dtype: torch.dtype) -> None:
+    buffers = Buffers()
+    first = buffers.empty((3, _ROW), dtype)
+    view, place = first[1:], first.data_ptr()
+    del first
+    other = buffers.empty((3, _ROW), dtype)
+    assert other.data_ptr() != place
+    del view
+    again = buffers.empty((3, _ROW - 5), dtype)
+    assert (again.data_ptr(), again.dtype, again.is_contiguous()) == (place, dtype, True)
 
 
 @settings(deadline=None, max_examples=30)

@@ -316,3 +316,11 @@ def test_every_kernel_compiles_for_gpus_that_are_not_here() -> None:
     assert max(one.registers for one in found) <= 168  # or few programs fit on a GPU at once
     assert max(one.local for one in found) <= 16  # a number or two
     assert not any(one.local for one in found if one.kernel in SAMPLER)
+
+
+def test_only_rows_that_may_be_long_are_cut_and_the_self_check_has_some() -> None:
+    assert launching.num_chunks(1_000_000, 25) == launching.num_chunks(500) == 0
+    assert launching.num_chunks(1_000_000) == 3906
+    edges = next(given.edges for given in awkward_inputs() if given.name == "hubs")
+    for degrees in (edges.indptr.diff(), edges.indices.bincount()):
+        assert launching.num_chunks(int(degrees.max())) > 2

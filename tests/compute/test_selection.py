@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from gnntrain.compute.selection import CPU_KERNELS, KernelChoice, select
+from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice, select
 from gnntrain.config import from_dict
 from gnntrain.data.store import StoredGraph
 from gnntrain.models.dropout import dropout
@@ -27,6 +27,19 @@ TORCH = KernelChoice("torch")
 def restored() -> Iterator[None]:
     yield
     select(CPU_KERNELS, "cpu")
+
+
+def test_a_kernel_that_is_replaced_is_counted_on_nowhere() -> None:
+    every = KernelChoice("triton")
+    assert every.samples_on_gpu
+    assert every.reads_host
+    assert not KernelChoice("triton", {SAMPLER: "hangs"}).samples_on_gpu
+    for name in ("gather", "aggregate", "aggregate_max", "aggregate_linear", "host memory"):
+        assert not KernelChoice("triton", {name: "wrong"}).reads_host
+    assert KernelChoice("triton", {"edge_softmax": "wrong"}).reads_host
+    for choice in (CPU_KERNELS, TORCH):
+        assert not choice.samples_on_gpu
+        assert not choice.reads_host
 
 
 def test_compiled_dropout_follows_the_selection() -> None:

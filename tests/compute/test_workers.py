@@ -45,6 +45,16 @@ def test_an_error_in_a_task_is_raised_and_the_threads_are_given_back(threads: in
     parallel_for(lambda _: None, 8)
 
 
+def test_who_comes_second_works_alone(threads: int) -> None:
+    inner: list[int] = []
+
+    def task(number: int) -> None:
+        parallel_for(lambda _: inner.append(number), 3)
+
+    parallel_for(task, threads)
+    assert sorted(inner) == sorted(3 * list(range(threads)))
+
+
 def test_a_thread_that_makes_batches_ahead_works_alone(threads: int) -> None:
     seen: list[int] = []
 

@@ -40,6 +40,7 @@ def some_among_themselves(context: DistributedContext, directory: str) -> None:
     exchange_rows(matrix, [(0, 1), (1, 2)], own)
     told = {
         "rank": own.rank,
+        "threads": torch.get_num_threads(),
         "machines": own.machines,
         "machine_ranks": list(own.machine_ranks),
         "sum": own.sum(torch.tensor([context.rank])).tolist(),
@@ -54,11 +55,12 @@ def some_among_themselves(context: DistributedContext, directory: str) -> None:
 
 
 def test_collectives_of_some_ranks_leave_the_others_out(tmp_path: Path) -> None:
-    plan = LaunchPlan(5, "cpu", threads=1, timeout=60, machines=(0, 1, 1, 1, 2))
+    plan = LaunchPlan(5, "cpu", threads=3, timeout=60, machines=(0, 1, 1, 1, 2))
     launch(some_among_themselves, str(tmp_path), plan, tmp_path)
     told = [ast.literal_eval((tmp_path / str(rank)).read_text()) for rank in range(5)]
     expected: dict[str, list[Any]] = {
         "rank": [0, 1, 2, 0, 1],
+        "threads": [3] * 5,
         "machines": [(0, 1, 1)] * 3 + [(0, 1)] * 2,
         "machine_ranks": [[0], [1, 2], [1, 2], [0], [1]],
         "sum": [[3]] * 3 + [[7]] * 2,

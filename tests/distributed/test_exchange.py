@@ -232,6 +232,15 @@ def test_an_owner_out_of_reach_is_told_at_the_start() -> None:
 # The end
 
 
+def test_closing_ends_calls_under_way() -> None:
+    with exchanges([0, 1], TWO) as ranks, ThreadPoolExecutor(1) as pool:
+        called = pool.submit(ranks[0].call, "nothing", {1: []})
+        time.sleep(0.1)
+        ranks[0].close()
+        with pytest.raises(RunError, match="closed"):
+            called.result(10)
+
+
 def test_nothing_is_left_after_closing() -> None:
     gc.collect()  # files that earlier tests have left to it
     before, files = threading.active_count(), psutil.Process().num_fds()

@@ -21,7 +21,7 @@ from gnntrain.distributed import liveness, process_group, run_control
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import Launched
-from gnntrain.errors import RankLost, RunError, TransientError, UserError
+from gnntrain.errors import Interrupted, RankLost, RunError, TransientError, UserError
 from scripts.soak.faults import rank_processes
 
 
@@ -59,7 +59,20 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
     if payload == "user":
         assert isinstance(caught.value, UserError)
         assert caught.value.hint == "take 8"
+    if payload == "kill":
+        assert "memory runs out: lower trainer.batch_size" in str(getattr(caught.value, "hint", ""))
     assert not rank_processes(psutil.Process())
+
+
+def act_on_sigterm(_context: DistributedContext, _: None) -> None:
+    """As ranks whose step ends before they have handed the signal on."""
+    raise Interrupted(signal.SIGTERM)
+
+
+def test_ranks_that_have_acted_on_a_signal_interrupt_the_run(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted) as caught:
+        launch(act_on_sigterm, None, plan(2), tmp_path)
+    assert caught.value.number == signal.SIGTERM
 
 
 def hang_in_nccl(context: DistributedContext, payload: tuple[float, Exception]) -> None:

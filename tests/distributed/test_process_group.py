@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.process_group import init_process_group
+from gnntrain.distributed.process_group import init_process_group, refuse_shared_gpus
 from gnntrain.distributed.run_control import RunControl
 from gnntrain.errors import RunError, UserError
 
@@ -80,12 +80,30 @@ def test_a_rank_that_nccl_does_not_connect_is_overdue(monkeypatch: pytest.Monkey
     assert control.overdue() is None
 
 
-def test_why_nccl_does_not_connect_ranks_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("NCCL error\nLast error:\nDuplicate GPU\n", RunError, "connect rank 0 .*Duplicate GPU"),
+        ("store->get('0') got error: wait timeout", dist.DistBackendError, "timeout"),
+    ],
+)
+def test_why_nccl_does_not_connect_ranks_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, text: str, kind: type[Exception], words: str
+) -> None:
+    """Of a rank that does not come, the others say that they have waited."""
+
     def fail(*_: object, **__: object) -> None:
-        raise dist.DistBackendError("NCCL error\nLast error:\nDuplicate GPU detected\n")
+        raise dist.DistBackendError(text)
 
     monkeypatch.setattr(dist, "init_process_group", fail)
     context = DistributedContext(0, 1, torch.device("cuda", 0))
     store: Any = dist.HashStore()  # type: ignore[attr-defined]
-    with pytest.raises(RunError, match=r"NCCL cannot connect rank 0 .*Duplicate GPU"):
+    with pytest.raises(kind, match=words):
         init_process_group(context, store, 9)
+
+
+def test_two_processes_on_one_gpu_are_refused() -> None:
+    refuse_shared_gpus(["07", "0f", "07", "0f"], [0, 0, 1, 1])
+    refuse_shared_gpus([None, None], [0, 0])  # of XPUs nothing is known
+    with pytest.raises(UserError, match="1 and 2"):
+        refuse_shared_gpus(["07", "0f", "0f"], [0, 1, 1])

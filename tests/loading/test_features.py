@@ -25,7 +25,7 @@ from gnntrain.errors import UserError
 from gnntrain.loading import pinned as module
 from gnntrain.loading import placement
 from gnntrain.loading.features import FeatureSource, InPlaceFeatures, in_place, rows_of
-from gnntrain.loading.pinned import PinningError, pinned
+from gnntrain.loading.pinned import PinningError, empty_pinned, pinned
 from gnntrain.loading.placement import (
     Memory,
     Placement,
@@ -203,6 +203,19 @@ def test_what_is_asked_for_and_cannot_be_pinned_is_refused(
     with pytest.raises(PinningError, match="out of memory") as caught:
         placed_with(store, topology, features)
     assert "ulimit -l" in str(caught.value.hint)
+    assert cuda.registered == {}
+
+
+def test_memory_stays_pinned_while_a_view_of_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = runtime(monkeypatch)
+    room: Any = empty_pinned((70, 3), torch.bfloat16)
+    assert (room.shape, room.dtype) == ((70, 3), torch.bfloat16)
+    assert cuda.registered == {room.data_ptr(): room.nbytes}
+    part = room[5:]
+    del room
+    part.fill_(2)
+    assert len(cuda.registered) == 1
+    del part
     assert cuda.registered == {}
 
 

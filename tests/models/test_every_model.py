@@ -106,14 +106,20 @@ def test_a_mini_batch_with_all_neighbours_and_a_whole_graph_equal_pyg(
         close(model(x, [full_block(graph)] * model.num_layers), expected)
 
 
-@pytest.mark.parametrize("scaffold", [{}, {"norm": "batch", "jk": "max"}, {"jk": "cat"}])
+@pytest.mark.parametrize(
+    "scaffold",
+    [{}, {"norm": "batch", "jk": "max"}, {"norm": "layer", "jk": "cat", "activation": "elu"}],
+)
 @pytest.mark.parametrize(
     ("kind", "name", "options", "theirs"),
     [
         (SAGE, "GraphSAGE", {}, {}),
+        (SAGE, "GraphSAGE", {"aggregator": "max"}, {"aggr": "max"}),
+        (SAGE, "GraphSAGE", {"aggregator": "sum"}, {"aggr": "sum"}),
         (GCN, "GCN", {}, {}),
-        (GAT, "GAT", {"heads": 1}, {}),
-        (GATv2, "GAT", {"heads": 1}, {"v2": True}),
+        (GAT, "GAT", {"heads": 4, "output_heads": 4}, {"heads": 4}),
+        (GAT, "GAT", {"heads": 1, "negative_slope": 0.1}, {"negative_slope": 0.1}),
+        (GATv2, "GAT", {"heads": 4, "output_heads": 4}, {"heads": 4, "v2": True}),
     ],
     ids=name_of,
 )
@@ -126,7 +132,7 @@ def test_pygs_own_models_take_the_weights(
 ) -> None:
     graph, x = rough_graph(), torch.randn(40, IN)
     model = build(kind, **(options | scaffold))
-    keys = {key: model.act_and_norm.get(key) for key in ("norm", "norm_kwargs")}
+    keys = {key: model.act_and_norm.get(key) for key in ("act", "norm", "norm_kwargs")}
     own = getattr(pyg, name)(IN, 8, 2, OUT, jk=scaffold.get("jk"), **keys, **theirs).eval()
     own.load_state_dict(model.state_dict())
     with torch.no_grad():
@@ -305,6 +311,8 @@ def test_full_graph_training_keeps_the_first_aggregate_of_features_and_learns_th
             optimizer.zero_grad()
             model(rows if model.needs.rows else rows.rows, [block] * 2).square().mean().backward()
             optimizer.step()
+            if aggregates is not None:
+                assert any(aggregates.values()) == model.convs[0].is_linear
             if aggregates and any(aggregates.values()):
                 rows.rows.fill_(torch.nan)  # not read again
         return [*model.parameters()]

@@ -199,13 +199,15 @@ def test_hgt_is_pygs_hgt_conv() -> None:
 
 def test_rgat_is_a_sum_of_pygs_gat_convs() -> None:
     graph = hetero_graph()
-    model: Any = build(graph, RGAT, heads=2, num_layers=1)
-    (conv,), h, edges = model.convs, features(graph), edge_index_dict(graph)
+    model: Any = build(graph, RGAT, heads=2, output_heads=3, num_layers=2)
+    h, edges = features(graph), edge_index_dict(graph)
     h |= {t: table.weight for t, table in model.tables.items()}
     h = {t: model.start(t, rows) for t, rows in h.items()}
-    into = conv.types.into("paper")
-    parts = [conv.relations[edge]((h[edge[0]], h["paper"]), edges[edge]) for edge in into]
-    close(conv(h, edges)["paper"], sum(parts, conv.roots["paper"](h["paper"])))
+    for conv in model.convs:  # side by side, then averaged
+        for t in conv.types.node_types:
+            into = conv.types.into(t)
+            parts = [conv.relations[edge]((h[edge[0]], h[t]), edges[edge]) for edge in into]
+            close(conv(h, edges)[t], sum(parts, conv.roots[t](h[t])))
 
 
 @pytest.mark.parametrize("aggregator", ["mean", "max", "sum"])

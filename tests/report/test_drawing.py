@@ -40,6 +40,7 @@ def test_a_point_answers_where_it_is_drawn() -> None:
         "value 2.0",
     ]
     assert drawing.colors == {"a $b$ <c>": "#5d6880"}
+    assert "#5d6880" not in drawing.svg  # on dark ground the page has another
 
 
 @given(st.lists(st.floats(width=64), min_size=1, max_size=4))

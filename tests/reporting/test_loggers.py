@@ -174,6 +174,21 @@ def test_a_service_that_fails_is_left_out_with_one_warning(
     assert "No space left" in warning
 
 
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", "wandb", "mlflow"])
+def test_a_logger_whose_package_has_gone_is_left_out_with_a_warning(
+    module: str,
+    run: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    name = module.rpartition(".")[2]
+    play(build_loggers({name: {}}, run, CONFIG), record(1), record(2))
+    (warning,) = caplog.messages
+    assert f"logger {name} failed and is left out" in warning
+    assert len(json_lines(run)) == 2
+
+
 @pytest.mark.parametrize("num_bytes", [0, 280])
 def test_files_catch_up_when_a_disk_that_was_full_has_room_again(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, num_bytes: int

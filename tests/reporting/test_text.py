@@ -16,8 +16,6 @@ from gnntrain.reporting.text import (
     sparkline,
 )
 
-BARS = "▁▂▃▄▅▆▇█"
-
 
 @pytest.mark.parametrize(
     ("format_", "texts"),

@@ -91,6 +91,12 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
         for given in (store, one_way)
         for i, model in enumerate(VARIANTS)
     ]
+    data = random_hetero_data()
+    nodes = {t.replace("author", "a.b"): given for t, given in data.nodes.items()}
+    edges = {(s.replace("author", "a.b"), r, d): ends for (s, r, d), ends in data.edges.items()}
+    dotted = typed_store(tmp_path / "dotted", nodes=nodes, edges=edges)
+    model = {"hidden_channels": 8, "name": "hgt", "heads": 2}
+    folders.append(exported(tmp_path / "dots", dotted, model))
     assert agree_without_us(WITHOUT_US, folders) == f"{len(folders)} agree\n"
 
 

@@ -106,6 +106,24 @@ def test_searches_of_two_seeds_share_no_trial(sampler: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_tpe_alone_learns_from_the_trials_so_far(sampler: str, tmp_path: Path) -> None:
+    """Of opposite values the draws after the first ten differ."""
+    drawn = []
+    for sign in (1, -1):
+        (tmp_path / str(sign)).mkdir()
+        space: Space = {"trainer.lr": LR}
+        source = search(tmp_path / str(sign), space=space, sampler=sampler, trials=14)
+        for _ in range(14):
+            trial = begun(source)
+            lr = float(trial.values["trainer.lr"])
+            trial.status, trial.val = "completed", sign * math.log10(lr)
+            source.tell(trial)
+        drawn.append([trial.values["trainer.lr"] for trial in source.trials])
+    assert drawn[0][:10] == drawn[1][:10]
+    assert (drawn[0] == drawn[1]) == (sampler == "random")
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_search_that_is_gone_on_with_draws_what_it_would_have_drawn(
     sampler: str, tmp_path: Path
 ) -> None:
