@@ -494,9 +494,9 @@ class RGATLayer(nn.Module):
                 index.append(dst if self.is_joint else dst + i * len(h[t]))
             if rows:  # one softmax, or one a relation
                 number = 1 if self.is_joint else len(rows)
-                edges = map(torch.cat, (rows, scores, index))
+                joined = [torch.cat(part) for part in (rows, scores, index)]
                 dropout = conv.dropout if self.training else 0.0
-                total = attend(number * len(h[t]), *edges, dropout)
+                total = attend(number * len(h[t]), *joined, dropout=dropout)
                 total = total.unflatten(0, (number, -1)).sum(0)
                 total = total.flatten(1) if self.concat else total.mean(1)
             out[t] = self.finish(t, total, h[t])
