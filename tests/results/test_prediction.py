@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-import runpy
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -418,6 +419,9 @@ def test_features_normalized_for_a_model_are_normalized_alike_for_another_graph(
     found = infer(run, data={"x": more, "edge_index": edges}).logits
     torch.testing.assert_close(found[:60], expected)
     export(run, tmp_path / "export")
-    exported: Any = runpy.run_path(str(tmp_path / "export" / "model.py"))
-    inputs = exported["prepare"](more), torch.from_numpy(edges)
-    torch.testing.assert_close(exported["load"]()(*inputs)[:60], expected)
+    monkeypatch.syspath_prepend(tmp_path / "export")
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+    exported: Any = import_module("model")
+    inputs = exported.prepare(more), torch.from_numpy(edges)
+    torch.testing.assert_close(exported.load()(*inputs)[:60], expected)
+    del sys.modules["model"]

@@ -105,7 +105,7 @@ def test_what_was_not_reached_is_not_used_and_tried_at_the_next_start(machine: M
     machine.outcome = lambda _: Outcome()
     machine.tries.clear()
     assert not faults()
-    assert machine.tries[0] == names()[3:]
+    assert machine.tries[0] == [name for name in names() if name not in first]
     machine.outcome = lambda _: None
     found = faults(is_fresh=True)
     assert set(found) == {case.kernel for case in all_cases()}
