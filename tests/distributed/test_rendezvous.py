@@ -210,6 +210,7 @@ def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) ->
         ("localhost", True, "127.0.0.1"),
         ("localhost", False, "10.9.8.7"),  # as a machine may call itself
         ("10.9.8.1", False, "10.9.8.1"),
+        ("node0", False, "10.9.8.1"),  # its name may stand for one of several addresses
         ("localhost", False, "fd00::7"),  # of a machine that has only IPv6
     ],
 )
@@ -221,7 +222,8 @@ def test_other_machines_are_not_told_a_loopback_address(
             raise OSError("Network is unreachable")
         return expected if ":" in expected else "10.9.8.7"
 
-    found = [(socket.AF_INET, 0, 0, "", (address.replace("localhost", LOOPBACK), 0))]
+    host = {"localhost": LOOPBACK, "node0": "10.9.8.1"}.get(address, address)
+    found = [(socket.AF_INET, 0, 0, "", (host, 0))]
     monkeypatch.setattr(module, "own_address", own)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     process_0 = Launched("test", 0, 2, None, address, 29500, is_on_one_machine=one_machine)
