@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gnntrain import metrics
+from gnntrain.app import compose_config
 from gnntrain.cli import main
 from tests.packages import install
 from tests.processes import ROOT, python
@@ -122,6 +123,16 @@ def test_what_the_page_adds_trains(
         assert "my_sage" in capsys.readouterr().out
     if word == "sampler.backend=first":
         assert "backend: first" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.usefixtures("_package")
+def test_a_typed_option_replaces_a_packages_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("dataset: ring\nmodel: my_sage\n", encoding="utf-8")
+    composed = compose_config([str(tmp_path / "mine.yaml"), "model=gcn"]).config
+    assert (composed.dataset.name, composed.model.name) == ("ring", "gcn")
+    composed = compose_config([str(tmp_path / "mine.yaml"), "dataset=cora"]).config
+    assert (composed.dataset.name, composed.model.name) == ("cora", "my_sage")
+    assert compose_config(["model=my_sage", "model=gcn"]).config.model.name == "gcn"
 
 
 @pytest.mark.usefixtures("_package")
