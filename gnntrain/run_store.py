@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import Config, DatasetConfig, FilesConfig, SyntheticConfig
-from gnntrain.config.problems import meant_or
+from gnntrain.config.problems import meant_or, shown
 from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for, object_builder
@@ -305,11 +305,12 @@ def open_graph(
         with contextlib.suppress(UserError):  # its files are not here, nor do they need to be
             identity = _without_places(builder_for(dataset).identity())
             is_same = identity == _without_places(of.identity)
-    others = [f"dataset.{key}" for key in options if of.options.get(key) != options[key]]
-    if others or not is_same:
+    there = {key: of.options.get(key) for key in options if of.options.get(key) != options[key]}
+    made = ", ".join(f"dataset.{key}={shown(value)}" for key, value in there.items())
+    if made or not is_same:
         raise UserError(
             f"distributed.parts={folder} holds another graph than dataset={dataset.name} with the "
-            f"keys of this run ({', '.join(others) or 'its files'}).",
+            f"keys of this run; it was made with {made or 'other files'}.",
             "Write the keys with which the parts were made, or make others: gnntrain partition.",
         )
     holders = 1 if plan is None else plan.servers or plan.num_machines
