@@ -21,12 +21,12 @@ def attend(
     block: Block,
     rows: Tensor,
     *,
+    slope: float,
+    dropout: float,
     score: Tensor | None = None,
     target: Tensor | None = None,
     loop: Tensor | None = None,
     adds_loops: bool = False,
-    slope: float = 1.0,
-    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The sum of the rows of each destination's in-neighbours, by a softmax of the edges' scores.
 
@@ -35,14 +35,15 @@ def attend(
 
     Args:
         block: The edges.
+        slope: Of the leaky ReLU for negative values. (A default that is a float torch.compile
+            would take for a variable, and fail.)
+        dropout: Probability with which a weight is set to 0 (and the others scaled up).
         rows: float `[num_src, H·C]`, head by head; with a `target` `[num_src, H·C + H]`.
         score: float `[num_edges, H]`, the edges' scores; or else `target`.
         target: float `[num_dst, H]`: a score is leaky_relu(part(u) + target[v], slope) (GAT's), and
             the part of a source stands behind its row.
         loop: float `[num_dst, H]`, the scores of extra loops beside `score`.
         adds_loops: Whether there are extra loops beside `target`.
-        slope: Of the leaky ReLU for negative values.
-        dropout: Probability with which a weight is set to 0 (and the others scaled up).
 
     Returns:
         `[num_dst, H·C]`, and `[num_dst, H]`: log Σ exp(score), −∞ for a destination without
@@ -68,8 +69,8 @@ def pair_score(
     left: Tensor,
     right: Tensor,
     heads: int,
+    slope: float,
     att: Tensor | None = None,
-    slope: float = 1.0,
 ) -> Tensor:
     """For every edge and head, `[num_edges, H]` in float32 or finer, the product of left[src] and
     right[dst] (HGT's), float `[num_src, H·C]` (perhaps columns of a wider matrix) and `[num_dst,

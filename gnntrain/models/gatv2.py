@@ -26,11 +26,12 @@ class BlockGATv2Conv(BlockConv, plain.GATv2Layer):
         assert isinstance(z, Tensor)  # of `transform`
         right: Tensor = self.lin_r(x_dst)
         att = self.att.squeeze(0)
-        score = pair_score(block, z, right, self.heads, att, self.negative_slope)
         z_dst = z[block.dst_offset : block.dst_offset + block.num_dst]
+        # Before `pair_score`: torch.compile loses a float that an autograd.Function reads first.
         pair = F.leaky_relu(z_dst + right, self.negative_slope).view(-1, *att.shape)
         loop, dropout = (pair * att).sum(-1), self.dropout if self.training else 0.0
-        out, _ = attend(block, z, score=score, loop=loop, dropout=dropout)
+        score = pair_score(block, z, right, self.heads, self.negative_slope, att)
+        out, _ = attend(block, z, score=score, loop=loop, slope=1.0, dropout=dropout)
         bias: Tensor = self.bias
         return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 

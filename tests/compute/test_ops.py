@@ -157,9 +157,9 @@ def test_attention_is_a_loop_over_destinations_forward_and_backward(
 
     def fast(block: Block, rows: Tensor, score: Tensor, end: Any = None) -> tuple[Tensor, Tensor]:
         if not by_node:
-            return attend(block, rows, score=score, loop=end)
+            return attend(block, rows, slope=1.0, dropout=0.0, score=score, loop=end)
         whole = torch.cat([rows, score], dim=1)
-        return attend(block, whole, target=end, adds_loops=has_loops, slope=0.2)
+        return attend(block, whole, slope=0.2, dropout=0.0, target=end, adds_loops=has_loops)
 
     def slow(block: Block, rows: Tensor, score: Tensor, end: Any = None) -> tuple[Tensor, Tensor]:
         target, loop = (end, None) if by_node else (None, end)
@@ -187,7 +187,7 @@ def test_attention_survives_huge_scores(sign: int, device: str) -> None:
     block = full_block(graph_of(3, [(0, 2), (1, 2)]), 2, 3).to(device)
     score = torch.full((2, 1), sign * 1e4, device=device)
     rows, loop = torch.eye(3, device=device), torch.zeros(1, 1, device=device)
-    out, _ = attend(block, rows, score=score, loop=loop)
+    out, _ = attend(block, rows, slope=1.0, dropout=0.0, score=score, loop=loop)
     assert out.tolist() == ([[0.5, 0.5, 0]] if sign > 0 else [[0, 0, 1]])
 
 
@@ -198,7 +198,7 @@ def test_scores_read_nothing_beside_a_heads_columns(att: bool, device: str) -> N
     rows, weight = torch.ones(3, 16, device=device), torch.ones(2, 5, device=device)
     rows[:, 5:] = torch.nan  # the second head's, and what stands beside both
     right = torch.ones(1, 10, device=device)
-    score = pair_score(block, rows[:, :10], right, 2, weight if att else None)
+    score = pair_score(block, rows[:, :10], right, 2, 1.0, weight if att else None)
     assert score.isnan().tolist() == [[False, True]] * 2
     assert score[:, 0].tolist() == [10.0 if att else 5.0] * 2
 
@@ -238,6 +238,8 @@ def test_chunks_of_a_block_without_destinations_read_nothing(device: str) -> Non
     block, nothing = Block(indptr, indices, 1).to(device), torch.empty(0, 4, device=device)
     with chunks_of(2):
         att = nothing.new_ones(2, 2)
-        score = pair_score(block, nothing.new_ones(1, 4), nothing, 2, att, 0.2)
-        out, _ = attend(block, nothing.new_ones(1, 4), score=score, loop=nothing[:, :2])
+        score = pair_score(block, nothing.new_ones(1, 4), nothing, 2, 0.2, att)
+        out, _ = attend(
+            block, nothing.new_ones(1, 4), slope=1.0, dropout=0.0, score=score, loop=nothing[:, :2]
+        )
     assert out.shape == (0, 4)

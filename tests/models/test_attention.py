@@ -15,7 +15,7 @@ def test_dropped_weights_scale_the_others_up() -> None:
     score, loop = torch.zeros(block.num_edges, 1), torch.zeros(block.num_dst, 1)
     rows, sums = torch.ones(40, 1, requires_grad=True), []
     for _ in range(300):
-        out, _ = attend(block, rows, score=score, loop=loop, dropout=0.5)
+        out, _ = attend(block, rows, slope=1.0, dropout=0.5, score=score, loop=loop)
         sums.append(out.detach())
         (grad,) = torch.autograd.grad(out.sum(), rows)
         assert grad.sum().item() == pytest.approx(out.sum().item())  # the same weights are dropped
