@@ -33,6 +33,7 @@ from typing import Any
 
 from gnntrain.startup import set_variables  # isort: skip
 
+gc.disable()  # until all tests are collected: a million objects are made and stay
 set_variables()  # before torch is loaded, as the command does: idle threads do not spin
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -120,6 +121,7 @@ def pytest_collection_finish() -> None:
     """What is there now stays: a collection of garbage need not look at it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
