@@ -22,11 +22,13 @@ this one is then replaced, so that other tests are not told to have failed as we
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ set_variables()  # before torch is loaded, as the command does: idle threads do 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from gnntrain.app import Sources  # noqa: E402
 from gnntrain.distributed import processes  # noqa: E402
 from tests import examples as examples  # noqa: E402  # before the profile is loaded
 
@@ -57,6 +60,19 @@ if _WORKER and hasattr(os, "sched_setaffinity"):
     # One for all tests of the worker: each training from Python would start one, and stop it.
     processes.start_server()
     processes._started.clear()
+
+_compose_files = Sources.compose_files
+_of_shipped_files = cache(lambda *lines: _compose_files(Sources(), lines))
+
+
+def _compose_once(sources: Sources, lines: Sequence[str]) -> Any:
+    """Hydra takes 0.1 s to compose, and tests choose the same of the shipped files again."""
+    if sources.config_dirs or sources.config_path or sources.config_name != "config":
+        return _compose_files(sources, lines)
+    return copy.deepcopy(_of_shipped_files(*lines))
+
+
+Sources.compose_files = _compose_once  # type: ignore[method-assign]
 
 _LACKING = {
     "gpu": (
