@@ -124,7 +124,7 @@ class JsonlLogger(TableLogger):
 
 
 class CsvLogger(TableLogger):
-    """``metrics.csv``: one row an epoch below a header with the columns of the longest row first."""
+    """``metrics.csv``: one row an epoch, below the columns of the longest row and then others."""
 
     name = "csv"
 
