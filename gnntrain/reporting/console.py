@@ -305,17 +305,15 @@ class SweepConsole(Display):
         self._advance()
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Add the trial's row, with a column a varied key: under its last part, or under the whole
-        where two have the same."""
+        """Add the trial's row, with a column a varied key."""
         if trial.number in self._tasks:
             self.bars.remove_task(self._tasks.pop(trial.number))
         if trial.has_ended:
             self._ended.append(trial)
         self._best = SweepResults(self._ended).best
-        last = [key.rpartition(".")[2] for key in trial.values]
         values = {
-            (short if last.count(short) == 1 else key).rjust(10): text.short_number(value)
-            for (key, value), short in zip(trial.values.items(), last, strict=True)
+            text.short_key(key).rjust(10): text.short_number(value)
+            for key, value in trial.values.items()
         }
         is_best, name = trial is self._best, text.shown_metric(trial.metric or "metric")
         cells = {
@@ -341,35 +339,25 @@ class SweepConsole(Display):
         words = f"after {num_ended} of {text.counted(self._num_trials, 'trial')}"
         self.end(status, f"{words}: {', '.join(counts) or 'none ended'}")
         best, groups, name = results.best, results.groups, text.shown_metric(results.metric)
-        has_splits = len({group.splits for group in groups if group.counted}) > 1
         if sum(len(group.runs) for group in groups) > 1:
             cells = []
             for group in groups[:_MOST_RANKED]:
                 number, pruned = len(group.counted), len(group.runs) - len(group.counted)
                 row = [str((group.counted or group.runs)[0].number)]
                 row.append(shown_overrides(group.varied) or "all")
-                row += [",".join(group.splits)] * has_splits
                 row.append(f"{number}" + f" + {pruned} pruned" * bool(pruned))
                 cells.append([*row, str(group.spread("val")), str(group.spread("test"))])
-            if results.repeated:
-                over = " and ".join(results.repeated)
-                self.line(" " * _INDENT, f"mean ± standard deviation over {over}")
-            titles = ["best", "setting", *["splits"] * has_splits, "trials"]
-            self.table([*titles, f"val {name}", f"test {name}"], cells, left=2)
+            if any(len(group.counted) > 1 for group in groups):
+                self.line(" " * _INDENT, "mean ± standard deviation over seeds and splits")
+            titles = ["best", "setting", "trials", f"val {name}", f"test {name}"]
+            self.table(titles, cells, left=2)
             if len(groups) > _MOST_RANKED:
                 self.line(" " * _INDENT, f"and {len(groups) - _MOST_RANKED} more in sweep.json")
                 self.line()
-        if has_splits:
-            first = ", ".join(groups[0].splits)
-            words = "settings over other splits are not ranked against those over split"
-            self.on_message(f"{words} {first}")
         facts = {}
         if best is not None:
-            val, test = (
-                f"val {name} {text.format_metric(best.val)}",
-                f"test {text.format_metric(best.test)}",
-            )
-            facts["best"] = DOT.join([f"trial {best.number}", val, test])
+            val, test = map(text.format_metric, (best.val, best.test))
+            facts["best"] = f"trial {best.number}{DOT}val {name} {val}{DOT}test {test}"
             facts["best"] += f"\n{shown_overrides(best.varied)}"
         facts |= {"time": text.format_seconds(seconds), "folder": self._folder}
         mean = Spread.of(trial.seconds or math.nan for trial in results.trials).mean
@@ -382,14 +370,14 @@ class SweepConsole(Display):
     def _advance(self) -> None:
         """Move the bar of the sweep."""
         shares = sum(task.completed for task in self.bars.tasks if task.id != self._whole)
-        best = self._best
+        state, best = "", self._best
+        if best is not None:
+            state = f"best {text.format_metric(best.val)} in trial {best.number}"
         self.bars.update(
             self._whole,
             completed=len(self._ended) + shares,
             description=f"{len(self._ended)}/{self._num_trials} trials",
-            state=""
-            if best is None
-            else f"best {text.format_metric(best.val)} in trial {best.number}",
+            state=state,
         )
 
 

@@ -98,6 +98,11 @@ def _scaled(number: float, base: int, units: Sequence[str]) -> str:
     return f"{number:.{decimals}f}{unit}"
 
 
+def short_key(key: str) -> str:
+    """A key without the section that a reader knows it to be of: ``trainer.lr`` is ``lr``."""
+    return re.sub(r"^(trainer|model)\.(?!name$)|\.name$", "", key)
+
+
 def short_number(text: str) -> str:
     """A value as typed; a number in at most four digits, where that is shorter."""
     try:
