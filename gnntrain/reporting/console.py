@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TextIO
 
-from rich.console import ConsoleDimensions, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
@@ -55,13 +55,9 @@ class Display:
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        output = text.TolerantStream(stream or sys.stdout)
-        self._rich = tables.plain_console(output)
-        self.is_live = output.isatty() and not self._rich.is_dumb_terminal
-        if not self.is_live:  # a log keeps its lines whole
-            # Rich ignores a width without a height on a terminal that is TERM=dumb.
-            self._rich.size = ConsoleDimensions(tables.WHOLE, 25)
+        self._rich = tables.plain_console(text.TolerantStream(stream or sys.stdout))
         self.width = self._rich.width
+        self.is_live = self.width < tables.WHOLE
         self._widths: dict[str, int] = {}  # of the table's columns
         self._clock, self._printed, self._drawn = clock, clock(), -math.inf
         self._time_left = TimeRemainingColumn(compact=True)

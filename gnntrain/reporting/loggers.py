@@ -149,7 +149,7 @@ class TensorBoardLogger(Logger):
         self._writer: Any = writer(str(self.run.path / "tensorboard"), purge_step=first)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        for name, value in _scalars(record).items():
+        for name, value in record.flat().items():
             self._writer.add_scalar(name, value, record.epoch)
         self._writer.flush()
 
@@ -175,7 +175,7 @@ class WandbLogger(Logger):
         self._tracked(self._run.id)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._run.log(_scalars(record), step=record.epoch)
+        self._run.log(record.flat(), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
         self._run.summary.update(_summary_scalars(summary))
@@ -203,7 +203,7 @@ class MlflowLogger(Logger):
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._log(_scalars(record), step=record.epoch)
+        self._log(record.flat(), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
         self._log(_summary_scalars(summary))
@@ -241,10 +241,6 @@ def reached(run: RunDirectory, metric: str) -> FitResult:
         for line in text.splitlines():
             result.add(EpochRecord.from_dict(json.loads(line)), metric)
     return result
-
-
-def _scalars(record: EpochRecord) -> dict[str, int | float]:
-    return {name: value for name, value in record.flat().items() if name != "epoch"}
 
 
 def _summary_scalars(summary: Summary) -> dict[str, float]:

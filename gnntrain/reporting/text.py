@@ -138,16 +138,6 @@ def counted_outputs(number: int, kind: LabelKind) -> str:
     return f"{number:,} classes"
 
 
-def markdown(text: object) -> str:
-    """Text in which no character is a mark of Markdown."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(str(text).split()))
-
-
-def fence(text: str) -> str:
-    """Backticks, more than there are in a row in a text."""
-    return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-
-
 class TolerantStream:
     """A text stream that replaces characters outside its encoding and survives a lost output.
 
