@@ -38,6 +38,7 @@ from gnntrain.loading.placement import (
     Placement,
     Sizes,
     Topology,
+    aligned_copy,
     place,
     place_and_pin,
     place_features,
@@ -117,6 +118,16 @@ def test_the_rows_are_the_stores_and_hits_are_counted(
     assert features.take_reads() == (0, 0)
     none = features.select(torch.empty(0, dtype=torch.int64, device=device))
     assert none.whole().shape == (0, expected.shape[1])
+
+
+@pytest.mark.parametrize(("width", "stride"), [(602, 608), (24, 24), (71, 72), (6, 6), (1, 1)])
+def test_rows_on_a_gpu_begin_where_wide_loads_do_unless_that_takes_much_memory(
+    width: int, stride: int
+) -> None:
+    rows = torch.rand(9, width).bfloat16()
+    copy = aligned_copy(rows, torch.device("cpu"))
+    assert torch.equal(copy, rows)
+    assert copy.stride() == (stride, 1)
 
 
 @on_each_device
