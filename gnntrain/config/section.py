@@ -177,7 +177,8 @@ def _keys(kind: type[Section], raw: object, prefix: str = "") -> Iterator[str]:
     for key in kind.model_fields:
         yield f"{prefix}{key}"
         value = raw.get(key) if isinstance(raw, dict) else None
-        if (section := section_class(kind, key, value)) is not None:
+        section = section_class(kind, key, value)
+        if section is not None and (value is not None or not prefix):  # a logger that is chosen
             yield from _keys(section, value, f"{prefix}{key}.")
 
 
