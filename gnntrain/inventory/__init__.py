@@ -146,7 +146,7 @@ def model_rows() -> list[list[str]]:
         number = sum(parameter.numel() for parameter in model.parameters())
         cells.append([name, str(config.__doc__).rstrip("."), f"{number:,}"])
     for name in plugin_names(MODELS):
-        cells.append([name, f"of an installed package: model=plugin model.name={name}", "-"])
+        cells.append([name, f"of an installed package: model={name}", "-"])
     return cells
 
 

@@ -210,12 +210,9 @@ def _conduct(
     failed = [f"{Path(t.run_dir).name}: {t.error}" for t in results.trials if t.status == "failed"]
     if failed:
         again = f". `gnntrain resume {shown_path(folder.path)}` tries them again."
-        where = (
-            f"All results: {shown_path(folder.path / 'sweep.json')}{again * (plan.search is None)}"
-        )
+        where = f"All results: {shown_path(folder.path / 'sweep.json')}"
         lines = [f"{len(failed)} of {len(results.trials)} trials failed", *failed[:_MOST_FAILURES]]
-        lines += [f"and {len(failed) - _MOST_FAILURES} more"] * (len(failed) > _MOST_FAILURES)
-        raise RunError("\n  ".join(lines), where)
+        raise RunError("\n  ".join(lines), where + again * (plan.search is None))
     return results
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import shutil
 import socket
 import sys
 import tempfile
@@ -143,31 +142,6 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
         np.testing.assert_array_equal(ours.splits[split], nodes)
     for name in ("task", "metric", "num_classes"):
         assert getattr(ours, name) == getattr(theirs, name)
-
-
-def test_a_typed_graph_is_the_one_that_pygs_own_class_makes(tmp_path: Path) -> None:
-    from torch_geometric.datasets import DBLP
-
-    sizes = {"author": 9, "paper": 12, "term": 5, "conference": 3}
-    edges = [("author", "paper"), ("paper", "term"), ("paper", "conference")]
-    raw_layouts.write_magnn(tmp_path / "data/DBLP/raw", sizes, edges)
-    data = build("dblp", tmp_path / "data")
-    shutil.copytree(tmp_path / "data/DBLP/raw", tmp_path / "copy/raw")
-    expected = DBLP(str(tmp_path / "copy"))[0]
-    assert {kind: nodes.num_nodes for kind, nodes in data.nodes.items()} == sizes
-    for kind, nodes in data.nodes.items():
-        if "x" in expected[kind]:
-            np.testing.assert_array_equal(nodes.features, expected[kind].x)
-        else:
-            assert nodes.features is None
-    assert set(data.edges) == set(expected.edge_types)
-    for edge_type, ends in data.edges.items():
-        np.testing.assert_array_equal(np.stack([*ends]), expected[edge_type].edge_index)
-    assert (data.target, data.num_classes) == ("author", 3)
-    np.testing.assert_array_equal(data.labels, expected["author"].y)
-    for split, ids in data.splits.items():
-        mask = expected["author"][f"{split}_mask"]
-        np.testing.assert_array_equal(np.sort(ids), np.flatnonzero(mask))
 
 
 def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
