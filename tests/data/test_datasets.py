@@ -23,7 +23,7 @@ from gnntrain.config import (
     DatasetConfig,
     FilesConfig,
     SyntheticConfig,
-    SyntheticMAGConfig,
+    from_dict,
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.build import write_store
@@ -289,13 +289,10 @@ def test_the_same_choice_has_the_same_identity_and_another_has_not(tmp_path: Pat
 def test_every_name_that_the_configuration_offers_has_a_builder(tmp_path: Path) -> None:
     edges = tmp_path / "edges.csv"
     edges.touch()
-    others: dict[str, DatasetConfig] = {
-        "files": FilesConfig(edges=str(edges), features=str(edges)),
-        "synthetic_mag": SyntheticMAGConfig(),
-    }
+    files = FilesConfig(edges=str(edges), features=str(edges))
     for name in DATASET_NAMES:
-        random = SyntheticConfig if name.startswith("synthetic") else BuiltinConfig
-        builder = builder_for(others.get(name) or random.model_validate({"name": name}))
+        is_files = name == "files"
+        builder = builder_for(files if is_files else from_dict({"dataset": {"name": name}}).dataset)
         assert builder.identity()["dataset"] == name
         if isinstance(builder, PublishedBuilder):
             assert builder.layout().files
