@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gnntrain.app import Sources
 from gnntrain.app.overrides import written
 from gnntrain.config import Config
-from gnntrain.config.types import without_numpy
+from gnntrain.config.types import plain
 from gnntrain.distributed.processes import (
     refuse_unguarded_script,
     start_server,
@@ -98,7 +98,7 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
     typed = {}
-    for key, several in without_numpy(values).items():
+    for key, several in plain(values).items():
         each = several if isinstance(several, list | tuple) else [several]
         typed[key] = ",".join(one if isinstance(one, str) else written(one) for one in each)
     # The overrides that ask for the configuration on the command line.
