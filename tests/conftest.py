@@ -39,6 +39,7 @@ gc.disable()  # until all tests are collected: a million objects are made and st
 set_variables()  # before torch is loaded, as the command does: idle threads do not spin
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from omegaconf import DictConfig  # noqa: E402
 
 from gnntrain.app import Sources  # noqa: E402
 from gnntrain.distributed import processes  # noqa: E402
@@ -65,10 +66,10 @@ _compose_files = Sources.compose_files
 _of_shipped_files = cache(lambda *lines: _compose_files(Sources(), lines))
 
 
-def _compose_once(sources: Sources, lines: Sequence[str]) -> Any:
+def _compose_once(self: Sources, lines: Sequence[str]) -> DictConfig:
     """Hydra takes 0.1 s to compose, and tests choose the same of the shipped files again."""
-    if sources.config_dirs or sources.config_path or sources.config_name != "config":
-        return _compose_files(sources, lines)
+    if self.config_dirs or self.config_path or self.config_name != "config":
+        return _compose_files(self, lines)
     return copy.deepcopy(_of_shipped_files(*lines))
 
 
