@@ -76,9 +76,7 @@ def visible_gpus() -> list[dict[str, Any]]:
     of AMD, Apple or Intel that torch sees."""
     query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     found: list[tuple[str, int | None, str | None]] = []
-    with contextlib.suppress(
-        OSError, ValueError, subprocess.SubprocessError
-    ):  # absent, or it fails
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):  # none, or it fails
         done = subprocess.run(
             ["nvidia-smi", *query], capture_output=True, text=True, timeout=10, check=True
         )
