@@ -123,7 +123,7 @@ def test_gpus_that_are_not_here_are_replaced_by_one_cpu_rank(
     monkeypatch.setattr(plan, "dry_run", report)
     keys = ["trainer.gpus=4", "trainer.precision=fp16", "sampler.backend=triton"]
     keys += ["trainer.device=cuda", "compute.kernels=triton"]
-    config = compose_config([*small, *keys], for_here=False).config
+    config = compose_config([*small, *keys], for_here=False)
     planned = plan.plan(config)
     assert (planned.asked.world_size, planned.figures["measured_on"]) == (4, "1 CPU rank")
     assert (planned.figures["num_steps"], planned.fits) == (1, True)
@@ -137,7 +137,7 @@ def test_a_run_on_parts_is_not_planned_as_one_on_the_whole_graph(
 ) -> None:
     (tmp_path / "partition.json").touch()
     keys = ["distributed.graph=partitioned", f"distributed.parts={tmp_path}"]
-    config = compose_config([*small, *keys], for_here=False).config
+    config = compose_config([*small, *keys], for_here=False)
     with pytest.raises(UserError, match="partitioned"):
         plan.plan(config)
 
@@ -157,5 +157,5 @@ def test_the_size_of_a_store_is_known_before_it_is_built(dtype: str, small: list
     keys = [*small, f"dataset.feature_dtype={dtype}", "dataset.num_nodes=3000"]
     config, graph = opened(keys)
     assert plan.expected_bytes(config.dataset) == pytest.approx(graph.num_bytes, rel=0.1)
-    published = compose_config(["dataset=ogbn-products"]).config.dataset
+    published = compose_config(["dataset=ogbn-products"]).dataset
     assert plan.expected_bytes(published) == pytest.approx(1.53e9, rel=0.05)
