@@ -111,14 +111,14 @@ def trained(folder: Path) -> dict[str, object]:
 @pytest.mark.usefixtures("_package")
 @pytest.mark.parametrize(
     "word",
-    ["dataset=ring", "model.name=my_sage", "model.name=my_typed_sage", "sampler.backend=first"],
+    ["dataset=ring", "model=my_sage", "model=my_typed_sage", "sampler.backend=first"],
 )
 def test_what_the_page_adds_trains(
     tmp_path: Path, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command_with(word)) == 0
     assert trained(tmp_path)["metric"] == "accuracy"
-    if word == "model.name=my_sage":
+    if word == "model=my_sage":
         assert main(["ls", "models"]) == 0
         assert "my_sage" in capsys.readouterr().out
     if word == "sampler.backend=first":

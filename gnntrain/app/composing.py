@@ -168,7 +168,7 @@ def store_schema() -> None:
     for group, section in Config():
         if group in Config.named:
             for name in groups[group] if group != "dataset" else own_keys:
-                config = Config.model_validate({group: {"name": name}}, context={"saved": True})
+                config = from_dict({group: {"name": name}}, saved=True)
                 store(f"_{name}", getattr(config, group).model_dump(mode="json"), group)
         elif group != "logger":
             store("_keys", section.model_dump(mode="json"), group)

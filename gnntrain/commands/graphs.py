@@ -302,7 +302,7 @@ def plan(arguments: Namespace) -> int:
       gnntrain plan dataset=synthetic_reddit 'sampler.fan_outs=[25,10]'
       gnntrain plan distributed.num_processes=2 trainer.gpus=0 --json plan.json
     """
-    config = composed(arguments, for_here=False)
+    config = composed(arguments)
     from gnntrain.planning.plan import plan
     from gnntrain.reporting.tables import print_sections
 

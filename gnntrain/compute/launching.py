@@ -16,7 +16,8 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.errors import UserError
 
-_MOST_BYTES = 16  # that a thread reads at once
+LOAD_BYTES = 16
+"""The most that a thread reads at once."""
 
 # Numbers of a tile for each warp: 16 a thread. Where destinations have few in-edges a program is
 # one warp, with a tile no taller than most need: more programs then wait for memory at the same
@@ -101,11 +102,11 @@ def _layout(features: LazyFeatures, width: int) -> dict[str, int]:
     """Constants for the kernels that read these rows."""
     matrices, size = (features.rows, *features.held), features.rows.element_size()
     stride = max(matrices, key=len).stride(0)  # torch gives a single row any stride
-    step = _MOST_BYTES // size
+    step = LOAD_BYTES // size
     wide, align, load = -(-width // step) * step, 0, 0
     if not features.is_plain:
         begins = (matrix.data_ptr() for matrix in matrices)
-        align = math.gcd(_MOST_BYTES, stride * size, *begins)
+        align = math.gcd(LOAD_BYTES, stride * size, *begins)
     # Columns behind the last one are read, too, to fill a vector, where there is memory.
     ends = (m.storage_offset() + (len(m) - 1) * stride + wide for m in matrices if len(m))
     sizes = (m.untyped_storage().nbytes() // size for m in matrices if len(m))

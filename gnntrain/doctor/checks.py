@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 from packaging.requirements import Requirement
 
-from gnntrain import limits
+from gnntrain import __version__, limits
 from gnntrain.config import Config
 from gnntrain.config.problems import shown
 from gnntrain.errors import GnntrainError, RunError
@@ -79,7 +79,7 @@ def check_machine(config: Config) -> Iterator[Checks]:
 def required_packages() -> Iterator[Check]:
     """Python and the packages gnntrain requires: their versions, and whether they load."""
     yield Check("ok", "Python", platform.python_version())
-    yield Check("ok", "gnntrain", package_version("gnntrain") or "-")
+    yield Check("ok", "gnntrain", __version__)
     faults: dict[str, Check] = {}
     try:
         requires = [*map(Requirement, metadata.requires("gnntrain") or [])]

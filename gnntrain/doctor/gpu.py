@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -11,8 +11,13 @@ from gnntrain.config import Config
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
 from gnntrain.reporting.tables import Judgement
-from gnntrain.selfcheck.cases import Case, Outcome
-from gnntrain.selfcheck.choice import faults_of, kinds_of_gpus, self_check, takes_triton
+from gnntrain.selfcheck.choice import (
+    cache_file,
+    faults_of,
+    kinds_of_gpus,
+    self_check,
+    takes_triton,
+)
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 HEADER = ("kernel", "used", *PRECISIONS)
@@ -52,34 +57,24 @@ def check_kernels(config: Config) -> Iterator[tuple[str, list[KernelRow]]]:
             "The package triton is not installed: runs take torch's operators.",
             "It comes with torch's CUDA builds for Linux; else: pip install triton",
         )
-    for gpu in kinds_of_gpus(device):
-        outcomes = self_check(gpu, PRECISIONS, seconds=math.inf, is_fresh=True)
+    for gpu, name in kinds_of_gpus(device).items():
+        with contextlib.suppress(OSError):
+            cache_file(gpu).unlink()
+        outcomes = self_check(gpu, name, PRECISIONS)
         faults = faults_of(outcomes)
-        title = f"kernels on {gpu.name}" + (f", driver {gpu.driver}" if gpu.driver else "")
+        errors = {case: one.error for case, one in outcomes.items() if one.fault is None}
         yield (
-            title,
+            f"kernels on {gpu}",
             [
                 KernelRow(
                     kernel,
-                    {precision: _error(outcomes, kernel, precision) for precision in PRECISIONS},
+                    {precision: errors.get((kernel, precision)) for precision in PRECISIONS},
                     "problem" if kernel in faults else "ok",
                     faults.get(kernel, ""),
                 )
-                for kernel in dict.fromkeys(case.kernel for case in outcomes)
+                for kernel in dict.fromkeys(kernel for kernel, _ in outcomes)
             ],
         )
-
-
-def _error(outcomes: Mapping[Case, Outcome], kernel: str, precision: str) -> float | None:
-    """The largest error; of cases without numbers 0."""
-    own = [
-        outcome
-        for case, outcome in outcomes.items()
-        if case.kernel == kernel and case.precision in (precision, None)
-    ]
-    if not own or any(outcome.fault is not None for outcome in own):
-        return None
-    return max(outcome.error for outcome in own)
 
 
 def _number(value: float | None) -> str:

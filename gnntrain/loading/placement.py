@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.launching import LOAD_BYTES
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.distributed.context import DistributedContext
@@ -330,7 +331,7 @@ def place_features(
     cache, ascending."""
     device, kind = context.device, placement.features
     if kind == "resident":
-        return InPlaceFeatures(LazyFeatures(rows.to(device)), device)
+        return InPlaceFeatures(LazyFeatures(aligned_copy(rows, device)), device)
     if kind == "pinned":
         return InPlaceFeatures(LazyFeatures(placement.pinned_rows[node_type]), device)
     if kind == "sharded":
@@ -339,6 +340,17 @@ def place_features(
         rows = placement.pinned_rows[node_type]
         return InPlaceFeatures(cached_rows(rows, cached, device), device)
     return CopiedFeatures(rows, device, cached)
+
+
+def aligned_copy(rows: Tensor, device: torch.device) -> Tensor:
+    """The rows on a GPU, where each begins at a multiple of 16 bytes if that takes at most an
+    eighth more memory: kernels then read 16 bytes at once, of 602 bfloat16 numbers else 4."""
+    width = rows.shape[1]
+    padding = -width % (LOAD_BYTES // rows.element_size())
+    if padding == 0 or 8 * padding > width:
+        return rows.to(device)
+    copy = torch.empty(len(rows), width + padding, dtype=rows.dtype, device=device)[:, :width]
+    return copy.copy_(rows)
 
 
 def cached_rows(rows: Tensor, cached: Tensor, device: torch.device) -> LazyFeatures:
@@ -363,7 +375,7 @@ def exchanged_shards(rows: Tensor, context: DistributedContext) -> tuple[Tensor,
     ranks = context.machine_ranks
     size = -(-len(rows) // len(ranks))
     start = size * (context.rank - ranks[0])
-    local = rows[start : start + size].to(context.device)
+    local = aligned_copy(rows[start : start + size], context.device)
     if context.world_size == 1:
         return (local,)
     # torch's way to share a tensor's memory with another process, without a copy.

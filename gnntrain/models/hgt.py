@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
-from gnntrain.config.types import Divides, OneOrMore
+from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import EdgeType, GraphSchema
 from gnntrain.models import conv, plain
 from gnntrain.models.attention import attend, pair_score, relation_shares
@@ -67,7 +67,7 @@ class HGT(conv.HeteroGNN):
         schema: GraphSchema,
         out_channels: int,
         *,
-        heads: Annotated[OneOrMore, Divides("hidden_channels")] = 4,
+        heads: OneOrMore = 4,
         **scaffold: Any,
     ) -> None:
         scaffold["conv_options"] = {"heads": heads}

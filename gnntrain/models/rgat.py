@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
-from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
+from gnntrain.config.types import NonNegative, OneOrMore, Share
 from gnntrain.data.graph import GraphSchema
 from gnntrain.models import conv, plain
 from gnntrain.models.attention import relation_shares
@@ -59,7 +59,7 @@ class RGAT(conv.HeteroGNN):
         schema: GraphSchema,
         out_channels: int,
         *,
-        heads: Annotated[OneOrMore, Divides("hidden_channels")] = 4,
+        heads: OneOrMore = 4,
         output_heads: OneOrMore = 1,
         across_relations: bool = False,
         attention_dropout: Share = 0.0,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
-from gnntrain.config.types import Divides, OneOrMore
+from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import GraphSchema
 from gnntrain.errors import UserError
 from gnntrain.models import plain
@@ -64,7 +64,7 @@ class RGCN(HeteroGNN):
         out_channels: int,
         *,
         num_bases: OneOrMore | None = None,
-        num_blocks: Annotated[OneOrMore | None, Divides("hidden_channels")] = None,
+        num_blocks: OneOrMore | None = None,
         featureless: Literal["one_hot", "embedding"] = "one_hot",
         **scaffold: Any,
     ) -> None:

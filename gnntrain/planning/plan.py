@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import Any
 from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS
 from gnntrain.config import Config, ConfigError, DatasetConfig, FilesConfig
-from gnntrain.config.checks import machine_problems, training_device
+from gnntrain.config.checks import machine_problems
 from gnntrain.data.read.files import FilesBuilder
 from gnntrain.data.store import META_FILE, StoredGraph
-from gnntrain.devices import gpus_here, num_gpus
+from gnntrain.devices import gpus_here
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.distributed.processes import refuse_unguarded_script, stopping_servers
 from gnntrain.errors import UserError
@@ -45,8 +45,7 @@ class Plan:
     config: Config
     graph: StoredGraph
     store_reason: str  # how the graph was opened
-    asked: LaunchPlan  # the ranks of the run
-    measured: LaunchPlan  # those of the dry run: fewer where this machine lacks GPUs
+    launch: LaunchPlan  # its ranks
     ranks: Sequence[Report]  # what these measured
     began: float = field(default_factory=time.perf_counter)
 
@@ -54,8 +53,7 @@ class Plan:
     def figures(self) -> dict[str, Any]:
         """All figures as plain data for JSON."""
         graph, ranks, first, trainer = self.graph, self.ranks, self.ranks[0], self.config.trainer
-        asked, measured, world_size = self.asked, self.measured, self.asked.world_size
-        is_here = (asked.use_gpus, world_size) == (measured.use_gpus, measured.world_size)
+        world_size = self.launch.world_size
         full, rest = divmod(len(graph.split("train")), trainer.batch_size * world_size)
         num_steps = full + (rest > 0 and not trainer.drop_last)
         if self.config.sampler.name == "full":
@@ -84,12 +82,10 @@ class Plan:
             "num_classes": graph.num_classes,
             "num_parameters": first["num_parameters"],
             "world_size": world_size,
-            "use_gpus": asked.use_gpus,
-            "threads": measured.threads,
+            "use_gpus": self.launch.use_gpus,
+            "threads": self.launch.threads,
             "placement": first["placement"],
             "kernels": first["kernels"],
-            # The ranks that were measured in place of GPUs that are not here; else empty.
-            "measured_on": "" if is_here else _ranks(measured),
             "num_epochs": num_epochs,
             "num_steps": num_steps,
             "num_steps_in_all": in_all,
@@ -131,12 +127,6 @@ class Plan:
     @cached_property
     def checks(self) -> list[Check]:
         """Whether this machine suffices: its memory, page cache and disk."""
-        if measured_on := self.figures["measured_on"]:
-            here, asked = num_gpus(self.asked.device), self.asked.world_size
-            told = f"{counted(asked, 'GPU')} are asked for, here are {counted(here, 'GPU')}: all "
-            told += f"figures are of {measured_on}"
-            hint = "Plan on the machine of the run for its time, and for GPU memory."
-            return [Check("note", "GPUs", told, hint)]
         config, memory = self.config, self.memory
         needed, available = memory["needed"], available_memory()
         if needed > 1.2 * memory["training"]:
@@ -184,20 +174,19 @@ class Plan:
 
     def sections(self) -> Iterator[Section]:
         """All that the plan says, as labels and values."""
-        graph, figures, use_gpus = self.graph, self.figures, self.asked.use_gpus
+        graph, figures, use_gpus = self.graph, self.figures, self.launch.use_gpus
         batch, times, kernels = figures["batch"], figures["times"], figures["kernels"]
-        of_one = f", measured on {figures['measured_on']}" if figures["measured_on"] else ""
         width = graph.target_nodes.num_features
         inputs = text.counted_inputs(width, len(graph.nodes), len(graph.edges))
         products = product_note(self.config.trainer.precision)
-        threads = "" if of_one else f", {counted(figures['threads'], 'thread')} each"
+        ranks = counted(figures["world_size"], "GPU rank" if use_gpus else "CPU rank")
         run = [
             ("graph", f"{graph.dataset}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"),
             ("", f"{inputs}, {text.counted_outputs(graph.num_classes, graph.task)}"),
             ("store", self.store_reason),
             ("", shown_path(graph.path)),
             ("model", f"{figures['model']}, {figures['num_parameters']:,} parameters"),
-            ("ranks", f"{_ranks(self.asked)}{threads}"),
+            ("ranks", f"{ranks}, {counted(figures['threads'], 'thread')} each"),
             *(("", where) for where in figures["placement"]),
             ("", kernels if kernels != str(CPU_KERNELS) else ""),
             ("", "" if use_gpus else products),
@@ -218,39 +207,32 @@ class Plan:
         evaluations = counted(figures["num_evaluations"], "evaluation")
         seconds = {name: format_seconds(times[name]) for name in times if name != "step_range"}
         training, evaluation = seconds["training"], seconds["evaluation"]
+        shortest, longest = map(format_seconds, times["step_range"])
         rows = [
-            (
-                "step",
-                f"{seconds['step']} ({' to '.join(map(format_seconds, times['step_range']))})",
-            ),
+            ("step", f"{seconds['step']} ({shortest} to {longest})"),
             ("evaluation", evaluation),
             ("epoch", f"{training} training ({steps}) + {evaluation} evaluation"),
             ("run", f"{seconds['run']} ({epochs}, {evaluations})"),
         ]
         timed = counted(times["num_timed"], "step")
-        yield Section(f"time ({timed} and one evaluation{of_one})", [pairs(rows)])
+        yield Section(f"time ({timed} and one evaluation)", [pairs(rows)])
         memory = {name: size and format_bytes(size) for name, size in self.memory.items()}
         together = f" ({counted(len(self.ranks), 'rank')} together)" if len(self.ranks) > 1 else ""
         layers = f" + {memory['on_disk']} of layers, during evaluation" if memory["on_disk"] else ""
-        of_gpu = f"{memory['peak_gpu']} of one GPU (peak_gpu_bytes)"
         rows = [
             ("training", f"{memory['training']}{together}"),
             ("evaluation", f"{memory['evaluation']}{together}"),
             ("shared", f"{memory['shared']} of layers, once" if memory["shared"] else ""),
             ("page cache", f"{memory['store']} of the store; the system can drop it"),
             ("peak", f"{memory['peak_rss']} resident (peak_rss_bytes in summary.json)"),
-            ("GPU", (of_gpu if memory["peak_gpu"] else "not measured: no GPU here") * use_gpus),
+            ("GPU", f"{memory['peak_gpu']} of one GPU (peak_gpu_bytes)" * use_gpus),
             ("disk", f"{format_bytes(figures['checkpoint_bytes'])} of checkpoints{layers}"),
         ]
-        yield Section(f"memory{of_one}", [pairs(row for row in rows if row[1])])
+        yield Section("memory", [pairs(row for row in rows if row[1])])
         yield Section("does it fit?", [checks(self.checks)])
         whole = format_seconds(time.perf_counter() - self.began)
         kept = "nothing" if self.store_reason.startswith("opened") else "only the store"
         yield Section(f"planned in {whole}; {kept} was written", [])
-
-
-def _ranks(plan: LaunchPlan) -> str:
-    return counted(plan.world_size, "GPU rank" if plan.use_gpus else "CPU rank")
 
 
 def _runs_folder(config: Config) -> Path:
@@ -261,7 +243,7 @@ def plan(config: Config, *, data: object = None) -> Plan:
     """What a run will need, by a dry run of it, as `gnntrain plan` says. Nothing is left behind.
 
     Args:
-        config: The run's; it may ask for more GPUs than this machine has.
+        config: The run's.
         data: See `gnntrain.run.train`.
 
     Raises:
@@ -283,43 +265,19 @@ def plan(config: Config, *, data: object = None) -> Plan:
                 f"({format_bytes(free_bytes(folder))} are free)",
                 "Run `gnntrain prepare` first; with dataset.store_dir=DIR elsewhere.",
             )
+    if problems := machine_problems(config, gpus_here):
+        raise ConfigError(problems)
     opened = prepare_store(config.dataset, data=data)
     refuse_unguarded_script()  # the dry run has a process of its own
-    began, found = time.perf_counter(), gpus_here()
-    asked = LaunchPlan.of(config)
-    if asked.servers or config.distributed.graph == "partitioned":
-        what = f"servers={asked.servers}" if asked.servers else "graph=partitioned"
+    began, launch = time.perf_counter(), LaunchPlan.of(config)
+    if launch.servers or config.distributed.graph == "partitioned":
+        what = f"servers={launch.servers}" if launch.servers else "graph=partitioned"
         hint = "Plan it without: the batches are alike, the steps those of the ranks that train."
         raise UserError(f"A run with distributed.{what} cannot be planned.", hint)
-    refuse_untrainable(config, opened.store, asked.world_size)
-    here = _measurable(config, found, len(opened.store.split("train")))
-    if problems := machine_problems(here, lambda: found):
-        raise ConfigError(problems)
+    refuse_untrainable(config, opened.store, launch.world_size)
     with stopping_servers():
-        ranks = dry_run(here, opened.store, _runs_folder(config))
-    return Plan(config, opened.store, opened.reason, asked, LaunchPlan.of(here), ranks, began)
-
-
-def _measurable(config: Config, found: Mapping[str, int], num_seeds: int) -> Config:
-    """`config`; where it asks for more GPUs than there are, the same for one rank here."""
-    device, asked = training_device(config.trainer, found)
-    num_gpus = found.get(device, 0)
-    if asked <= num_gpus:
-        return config
-    batch_size = min(config.trainer.batch_size, -(-num_seeds // asked))  # as a rank of so many has
-    trainer: dict[str, object] = {"gpus": min(1, num_gpus), "batch_size": batch_size}
-    parts: dict[str, dict[str, object]] = {"trainer": trainer, "features": {"placement": "auto"}}
-    if num_gpus == 0:
-        trainer |= {"device": "cpu", "cuda_graph": False}
-        trainer |= {"precision": "bf16"} if config.trainer.precision == "fp16" else {}
-        if config.compute.kernels == "triton":
-            parts["compute"] = {"kernels": "auto"}
-    if config.sampler.name == "neighbor":
-        is_triton = config.sampler.backend == "triton"
-        parts["sampler"] = {"topology": "auto", **({"backend": "auto"} if is_triton else {})}
-    return config.model_copy(
-        update={name: getattr(config, name).model_copy(update=new) for name, new in parts.items()}
-    )
+        ranks = dry_run(config, opened.store, _runs_folder(config))
+    return Plan(config, opened.store, opened.reason, launch, ranks, began)
 
 
 def expected_bytes(dataset: DatasetConfig) -> int:

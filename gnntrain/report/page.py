@@ -22,10 +22,9 @@ from gnntrain.data.graph import Graph
 from gnntrain.data.summary import first_names, from_plain
 from gnntrain.report import figures, tables
 from gnntrain.report.findings import Findings
-from gnntrain.report.runs import ReportedRun, differences, groups_of
+from gnntrain.report.runs import ReportedRun, differences, groups_of, rank
 from gnntrain.reporting import text
 from gnntrain.reporting.text import counted, format_metric, format_seconds, shown_metric
-from gnntrain.reporting.trials import rank
 from gnntrain.training.records import json_safe
 
 Page = dict[str, Any]  # the variables of the templates
@@ -177,11 +176,10 @@ def _of_several(runs: Sequence[ReportedRun], best: ReportedRun) -> Page:
     ranked = rank(groups)
     if len(ranked) < sum(group.runs[0].metric is not None for group in groups):
         first, number = ranked[0].runs[0], counted(sum(len(g.runs) for g in ranked), "run")
-        over = f", split {', '.join(ranked[0].splits)}" * bool(ranked[0].splits)
         notes.append(
-            "Runs of different data sets, splits, metrics or positive classes are not ranked "
-            f"against each other: the best run is of the {number} on "
-            f"{first.dataset}{over}, by {shown_metric(first.metric or '')}."
+            "Runs of different data sets, metrics or positive classes are not ranked against each "
+            f"other: the best run is of the {number} on {first.dataset}, "
+            f"by {shown_metric(first.metric or '')}."
         )
     split, leader = "test" if best.best.get("test") else "val", ranked[0]
     name = f"{split} {shown_metric(best.metric or '')}"

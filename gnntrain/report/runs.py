@@ -4,7 +4,6 @@ differ in seed or split alone."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from gnntrain.paths import is_file
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RUNS, RunDirectory
-from gnntrain.reporting.text import shown_path
-from gnntrain.reporting.trials import REPEATED, SPLIT, Group, Scored, rank
+from gnntrain.reporting.text import short_key, shown_path
+from gnntrain.reporting.trials import REPEATED, Group, Scored
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
 
 # They change where and how a run is stored, not its result.
@@ -156,15 +155,27 @@ def groups_of(runs: Sequence[ReportedRun]) -> list[Group[ReportedRun]]:
             for run in sorted(completed, key=lambda run: run.name, reverse=True)
         }
         counted = [run for run in completed if run in distinct.values()]
-        splits = {str(run.config[SPLIT]) for run in counted if SPLIT in run.config}
         first = several[0]
-        data = (first.dataset, first.metric or "", str(first.summary.get("positive_class")))
-        short = {key: re.sub(r"^(trainer|model)\.(?!name$)|\.name$", "", key) for key in keys}
         known = (key for key in keys if key in first.config)
-        label = ", ".join(f"{short[key]}={as_typed(first.config[key])}" for key in known)
+        label = ", ".join(f"{short_key(key)}={as_typed(first.config[key])}" for key in known)
         varied = (label or f"{first.dataset} {first.model}",)
-        groups.append(Group(varied, several, counted, tuple(sorted(splits)), data))
+        groups.append(Group(varied, several, counted))
     return groups
+
+
+def rank(groups: Sequence[Group[ReportedRun]]) -> list[Group[ReportedRun]]:
+    """The groups that can be ranked against each other, the best mean first.
+
+    They agree in data set, metric and positive class; of several such sets the one with the most
+    runs, of equally large ones the first by name.
+    """
+    alike: dict[tuple[str, ...], list[Group[ReportedRun]]] = {}
+    for group in [one for one in groups if one.cost < math.inf] or groups:
+        run = group.runs[0]
+        task = (run.dataset, run.metric or "", str(run.summary.get("positive_class")))
+        alike.setdefault(task, []).append(group)
+    largest = min(alike, key=lambda task: (-sum(len(one.counted) for one in alike[task]), task))
+    return sorted(alike[largest], key=lambda group: group.cost)
 
 
 def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:

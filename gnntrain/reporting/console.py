@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TextIO
 
-from rich.console import ConsoleDimensions, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
@@ -55,13 +55,9 @@ class Display:
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        output = text.TolerantStream(stream or sys.stdout)
-        self._rich = tables.plain_console(output)
-        self.is_live = output.isatty() and not self._rich.is_dumb_terminal
-        if not self.is_live:  # a log keeps its lines whole
-            # Rich ignores a width without a height on a terminal that is TERM=dumb.
-            self._rich.size = ConsoleDimensions(tables.WHOLE, 25)
+        self._rich = tables.plain_console(text.TolerantStream(stream or sys.stdout))
         self.width = self._rich.width
+        self.is_live = self.width < tables.WHOLE
         self._widths: dict[str, int] = {}  # of the table's columns
         self._clock, self._printed, self._drawn = clock, clock(), -math.inf
         self._time_left = TimeRemainingColumn(compact=True)
@@ -305,17 +301,15 @@ class SweepConsole(Display):
         self._advance()
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Add the trial's row, with a column a varied key: under its last part, or under the whole
-        where two have the same."""
+        """Add the trial's row, with a column a varied key."""
         if trial.number in self._tasks:
             self.bars.remove_task(self._tasks.pop(trial.number))
         if trial.has_ended:
             self._ended.append(trial)
         self._best = SweepResults(self._ended).best
-        last = [key.rpartition(".")[2] for key in trial.values]
         values = {
-            (short if last.count(short) == 1 else key).rjust(10): text.short_number(value)
-            for (key, value), short in zip(trial.values.items(), last, strict=True)
+            text.short_key(key).rjust(10): text.short_number(value)
+            for key, value in trial.values.items()
         }
         is_best, name = trial is self._best, text.shown_metric(trial.metric or "metric")
         cells = {
@@ -341,35 +335,25 @@ class SweepConsole(Display):
         words = f"after {num_ended} of {text.counted(self._num_trials, 'trial')}"
         self.end(status, f"{words}: {', '.join(counts) or 'none ended'}")
         best, groups, name = results.best, results.groups, text.shown_metric(results.metric)
-        has_splits = len({group.splits for group in groups if group.counted}) > 1
         if sum(len(group.runs) for group in groups) > 1:
             cells = []
             for group in groups[:_MOST_RANKED]:
                 number, pruned = len(group.counted), len(group.runs) - len(group.counted)
                 row = [str((group.counted or group.runs)[0].number)]
                 row.append(shown_overrides(group.varied) or "all")
-                row += [",".join(group.splits)] * has_splits
                 row.append(f"{number}" + f" + {pruned} pruned" * bool(pruned))
                 cells.append([*row, str(group.spread("val")), str(group.spread("test"))])
-            if results.repeated:
-                over = " and ".join(results.repeated)
-                self.line(" " * _INDENT, f"mean ± standard deviation over {over}")
-            titles = ["best", "setting", *["splits"] * has_splits, "trials"]
-            self.table([*titles, f"val {name}", f"test {name}"], cells, left=2)
+            if any(len(group.counted) > 1 for group in groups):
+                self.line(" " * _INDENT, "mean ± standard deviation over seeds and splits")
+            titles = ["best", "setting", "trials", f"val {name}", f"test {name}"]
+            self.table(titles, cells, left=2)
             if len(groups) > _MOST_RANKED:
                 self.line(" " * _INDENT, f"and {len(groups) - _MOST_RANKED} more in sweep.json")
                 self.line()
-        if has_splits:
-            first = ", ".join(groups[0].splits)
-            words = "settings over other splits are not ranked against those over split"
-            self.on_message(f"{words} {first}")
         facts = {}
         if best is not None:
-            val, test = (
-                f"val {name} {text.format_metric(best.val)}",
-                f"test {text.format_metric(best.test)}",
-            )
-            facts["best"] = DOT.join([f"trial {best.number}", val, test])
+            val, test = map(text.format_metric, (best.val, best.test))
+            facts["best"] = f"trial {best.number}{DOT}val {name} {val}{DOT}test {test}"
             facts["best"] += f"\n{shown_overrides(best.varied)}"
         facts |= {"time": text.format_seconds(seconds), "folder": self._folder}
         mean = Spread.of(trial.seconds or math.nan for trial in results.trials).mean
@@ -382,14 +366,14 @@ class SweepConsole(Display):
     def _advance(self) -> None:
         """Move the bar of the sweep."""
         shares = sum(task.completed for task in self.bars.tasks if task.id != self._whole)
-        best = self._best
+        state, best = "", self._best
+        if best is not None:
+            state = f"best {text.format_metric(best.val)} in trial {best.number}"
         self.bars.update(
             self._whole,
             completed=len(self._ended) + shares,
             description=f"{len(self._ended)}/{self._num_trials} trials",
-            state=""
-            if best is None
-            else f"best {text.format_metric(best.val)} in trial {best.number}",
+            state=state,
         )
 
 

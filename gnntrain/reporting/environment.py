@@ -20,11 +20,12 @@ from typing import Any
 
 import psutil
 
+from gnntrain import __version__
 from gnntrain.limits import available_cores
 
 _PACKAGES = (
-    *("gnntrain", "torch", "torch-geometric", "numba", "numpy", "scipy", "pandas", "ogb"),
-    *("hydra-core", "triton", "pyg-lib"),
+    *("torch", "torch-geometric", "numba", "numpy", "scipy", "pandas", "ogb", "hydra-core"),
+    *("triton", "pyg-lib"),
 )
 
 
@@ -37,12 +38,13 @@ def describe_environment(*, seed: int, command: Sequence[str] | None = None) -> 
     """
     import torch  # `doctor` uses this module where torch is broken
 
+    packages = {"gnntrain": __version__, **{name: package_version(name) for name in _PACKAGES}}
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(command if command is not None else sys.argv),
         "seed": seed,
         "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
+        "packages": {name: version for name, version in packages.items() if version},
         "cuda": torch.version.cuda,
         **({"rocm": torch.version.hip} if torch.version.hip else {}),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -59,11 +61,7 @@ def package_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        if package != "gnntrain":
-            return None
-        from gnntrain import __version__  # run from a checkout that is not installed
-
-        return __version__
+        return None
 
 
 def compiler() -> str | None:
@@ -83,9 +81,8 @@ def cpu_model() -> str:
 def _output(*command: str) -> str:
     """What a tool prints; nothing where it fails, or is not installed."""
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=10, check=True
-        ).stdout
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout
     return ""
 
 

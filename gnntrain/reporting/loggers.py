@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import errno
 import importlib
 import io
 import json
 import logging
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from gnntrain.config.types import flattened
@@ -31,14 +27,9 @@ _log = logging.getLogger("gnntrain")
 
 class Logger(Listener):
     """A listener that records epochs, made of the run directory, the resolved configuration in
-    plain values, and the logger's own options.
-
-    At the start of a resumed run a table is written anew from the epochs before: a run that was
-    killed may have written epochs after its last checkpoint, or half a line.
-    """
+    plain values, and the logger's own options."""
 
     name: ClassVar[str]  # in the configuration
-    catches_up: ClassVar[bool] = True  # an event that failed with an OSError is sent again
 
     def __init__(self, run: RunDirectory, config: Mapping[str, Any], **options: Any) -> None:
         self.run, self.config, self.options = run, config, options
@@ -53,15 +44,10 @@ class Logger(Listener):
 
 
 class Guarded(Listener):
-    """A logger whose failure does not end the run; the first one is a warning.
-
-    After an OSError, a logger of files gets the events that it missed before the next one: a disk
-    that was full for a while costs nothing. After any other failure it gets no more events.
-    """
+    """A logger whose failure does not end the run: after a warning it gets no more events."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger, self._has_failed = logger, False
-        self._missed: deque[tuple[Callable[[Any], None], object]] = deque()
 
     def on_start(self, info: RunInfo) -> None:
         self._send(self._logger.on_start, info)
@@ -73,68 +59,88 @@ class Guarded(Listener):
         self._send(self._logger.on_finish, summary)
 
     def _send(self, event: Callable[[Any], None], argument: object) -> None:
-        was_behind, name = bool(self._missed), self._logger.name
-        self._missed.append((event, argument))
-        while self._missed and not self._has_failed:
-            try:
-                event, argument = self._missed[0]
-                event(argument)
-                self._missed.popleft()
-            except Exception as error:
-                if self._logger.catches_up and isinstance(error, OSError):
-                    if not was_behind:
-                        words = "the logger %s cannot write (%s); what it misses follows when it "
-                        _log.warning(f"{words}can again", name, error.strerror or error)
-                    return
-                self._has_failed = True
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                _log.warning("the logger %s failed and is left out from now on: %s", name, reason)
-        self._missed.clear()
+        if self._has_failed:
+            return
+        try:
+            event(argument)
+        except Exception as error:
+            self._has_failed = True
+            name, reason = self._logger.name, f"{type(error).__name__}: {error}"
+            words = "the logger %s failed and is left out from now on: %s"
+            _log.warning(words, name, " ".join(reason.split()))
 
 
-class JsonlLogger(Logger):
-    """``metrics.jsonl``: one JSON object an epoch, written at once."""
+class TableLogger(Logger):
+    """A file with a row an epoch.
+
+    It is written whole in the first epoch of a process, since a run that was killed may have left
+    epochs after its last checkpoint, or half a line; for a new column; and after a write that
+    failed: a disk that was full for a while costs nothing.
+    """
+
+    _columns: Sequence[str] = ()  # of the file; none where it may lack epochs
+    _has_failed = False
+
+    def text(self, records: Sequence[EpochRecord], *, is_whole: bool) -> str:
+        """Rows, as the whole file or as some to be added."""
+        raise NotImplementedError
+
+    def on_start(self, info: RunInfo) -> None:
+        self._records = [*info.records]
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self._records.append(record)
+        self._write()
+
+    def on_finish(self, summary: Summary) -> None:  # noqa: ARG002
+        if self._records and not self._columns:
+            self._write()
+
+    def _write(self) -> None:
+        path, last = self.run.path / f"metrics.{self.name}", self._records[-1]
+        try:
+            if last.flat().keys() <= {*self._columns}:
+                with path.open("a", encoding="utf-8", newline="") as file:
+                    file.write(self.text([last], is_whole=False))
+                return
+            rows = sorted((one.flat() for one in self._records), key=len, reverse=True)
+            self._columns = [*dict.fromkeys(key for row in rows for key in row)]
+            write_atomically(path, self.text(self._records, is_whole=True))
+        except OSError as error:
+            if not self._has_failed:
+                words = "the logger %s cannot write (%s); what it misses follows when it can again"
+                _log.warning(words, self.name, error.strerror or error)
+            self._columns, self._has_failed = (), True
+
+
+class JsonlLogger(TableLogger):
+    """``metrics.jsonl``: one JSON object an epoch."""
 
     name = "jsonl"
 
-    def on_start(self, info: RunInfo) -> None:
-        path = self.run.path / "metrics.jsonl"
-        if info.records or path.is_file():
-            write_atomically(path, "".join(map(_json_line, info.records)))
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        _append_whole(self.run.path / "metrics.jsonl", _json_line(record).encode())
+    def text(self, records: Sequence[EpochRecord], *, is_whole: bool) -> str:  # noqa: ARG002
+        rows = (json_safe(record.to_dict()) for record in records)
+        return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-class CsvLogger(Logger):
-    """``metrics.csv``: one row an epoch. A record with a new column widens the table, once."""
+class CsvLogger(TableLogger):
+    """``metrics.csv``: one row an epoch, below the columns of the longest row and then others."""
 
     name = "csv"
 
-    def on_start(self, info: RunInfo) -> None:
-        path = self.run.path / "metrics.csv"
-        if info.records or path.is_file():
-            write_atomically(path, _to_csv([json_safe(record.flat()) for record in info.records]))
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        path, row = self.run.path / "metrics.csv", json_safe(record.flat())
-        rows: list[dict[str, Any]] = []
-        if path.is_file():
-            with path.open(encoding="utf-8", newline="") as file:
-                reader = csv.DictReader(file)
-                columns = reader.fieldnames or ()
-                if row.keys() <= {*columns}:
-                    _append_whole(path, _to_csv([row], columns).encode())
-                    return
-                rows = [*reader]
-        write_atomically(path, _to_csv([*rows, row]))
+    def text(self, records: Sequence[EpochRecord], *, is_whole: bool) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns)
+        if is_whole:
+            writer.writeheader()
+        writer.writerows(json_safe(record.flat()) for record in records)
+        return text.getvalue()
 
 
 class TensorBoardLogger(Logger):
     """An event file in ``tensorboard/`` with the metrics as scalars."""
 
     name = "tensorboard"
-    catches_up = False  # the thread that writes ends for good on a full disk
 
     def on_start(self, info: RunInfo) -> None:
         writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
@@ -143,7 +149,7 @@ class TensorBoardLogger(Logger):
         self._writer: Any = writer(str(self.run.path / "tensorboard"), purge_step=first)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        for name, value in _scalars(record).items():
+        for name, value in record.flat().items():
             self._writer.add_scalar(name, value, record.epoch)
         self._writer.flush()
 
@@ -155,7 +161,6 @@ class WandbLogger(Logger):
     """Weights & Biases. Options: ``project``, ``entity``, ``mode`` (``WANDB_MODE`` if None)."""
 
     name = "wandb"
-    catches_up = False
 
     def on_start(self, info: RunInfo) -> None:
         """Start a run of W&B, or resume the one of this run directory."""
@@ -170,7 +175,7 @@ class WandbLogger(Logger):
         self._tracked(self._run.id)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._run.log(_scalars(record), step=record.epoch)
+        self._run.log(record.flat(), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
         self._run.summary.update(_summary_scalars(summary))
@@ -181,7 +186,6 @@ class MlflowLogger(Logger):
     """MLflow. Options: ``experiment``; ``tracking_uri`` (``MLFLOW_TRACKING_URI`` if None)."""
 
     name = "mlflow"
-    catches_up = False
 
     def on_start(self, info: RunInfo) -> None:
         """Start a run of MLflow with the configuration, or resume the one of this run directory."""
@@ -199,7 +203,7 @@ class MlflowLogger(Logger):
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._log(_scalars(record), step=record.epoch)
+        self._log(record.flat(), step=record.epoch)
 
     def on_finish(self, summary: Summary) -> None:
         self._log(_summary_scalars(summary))
@@ -237,39 +241,6 @@ def reached(run: RunDirectory, metric: str) -> FitResult:
         for line in text.splitlines():
             result.add(EpochRecord.from_dict(json.loads(line)), metric)
     return result
-
-
-def _append_whole(path: Path, piece: bytes) -> None:
-    """Append to a file all of ``piece`` or nothing.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    with path.open("ab", buffering=0) as file:
-        size = file.tell()
-        if file.write(piece) != len(piece):
-            file.truncate(size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-
-def _json_line(record: EpochRecord) -> str:
-    return json.dumps(json_safe(record.to_dict()), ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _to_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] = ()) -> str:
-    """The rows under the columns of a file that has them; else a whole file, whose header has the
-    columns of the longest row first."""
-    text = io.StringIO()
-    ours = dict.fromkeys(key for row in sorted(rows, key=len, reverse=True) for key in row)
-    writer = csv.DictWriter(text, [*(columns or ours)])
-    if rows and not columns:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _scalars(record: EpochRecord) -> dict[str, int | float]:
-    return {name: value for name, value in record.flat().items() if name != "epoch"}
 
 
 def _summary_scalars(summary: Summary) -> dict[str, float]:

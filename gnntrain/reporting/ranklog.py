@@ -71,7 +71,10 @@ def _attached(handler: logging.Handler) -> Iterator[None]:
     if _log.getEffectiveLevel() > logging.INFO:
         _log.setLevel(logging.INFO)
     _log.addHandler(handler)
-    before, warnings.showwarning = warnings.showwarning, _log_warning
+    before = warnings.showwarning
+    warnings.showwarning = lambda text, kind, file, line, *_: _log.warning(
+        "%s: %s (%s:%d)", kind.__name__, text, file, line
+    )
     try:
         yield
     finally:
@@ -79,14 +82,3 @@ def _attached(handler: logging.Handler) -> Iterator[None]:
         _log.removeHandler(handler)
         with contextlib.suppress(OSError):  # a file that was full tries to write its buffer again
             handler.close()
-
-
-def _log_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    *_: object,
-    **__: object,
-) -> None:
-    _log.warning("%s: %s (%s:%d)", category.__name__, message, filename, lineno)

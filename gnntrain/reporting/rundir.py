@@ -294,12 +294,7 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     Raises:
         UserError: there is none, with the name nearest to it.
     """
-    if not isinstance(run, str | Path):  # a notebook's mistake
-        hint = 'Give its directory, as in infer(summary["run"]).'
-        raise UserError(f"a {type(run).__name__} is no run", hint)
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
-    if str(run) == LATEST:  # a file system may know no symbolic links
-        places = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)[:1]
     if not places:
         words = f"there is no run {str(run)!r}, nor is one under {root.absolute()}"
         raise UserError(words, known_runs(run, root))
@@ -391,13 +386,11 @@ def refuse_links(folder: Path) -> None:
 
 def occupied(path: Path) -> UserError:
     """The error for a run or a sweep in a folder that holds another."""
-    kinds = {"config.yaml": "run", "sweep.json": "sweep", "multirun.yaml": "sweep"}
-    held = [f"holds a {kind} already" for name, kind in kinds.items() if is_file(path / name)]
-    words = f"the folder {shown_path(path)} {[*held, 'is not empty'][0]}; nothing was overwritten"
-    hint = "Choose another with run.name=NAME or run.dir=DIR, or remove it first."
+    what, hint = "is not empty", "Choose another with run.name=NAME or run.dir=DIR."
     if is_file(path / "config.yaml"):
+        what = "holds a run already"
         hint += " A run goes on by its own command with run.if_exists=resume."
-    return UserError(words, hint)
+    return UserError(f"the folder {shown_path(path)} {what}; nothing was overwritten", hint)
 
 
 @contextlib.contextmanager

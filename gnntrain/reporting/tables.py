@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Literal, TextIO, cast
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -42,20 +42,19 @@ class Section:
 
 def plain_console(output: TolerantStream) -> Console:
     """A console of rich that prints text as it is: brackets are no markup. `NO_COLOR` is honoured,
-    and in a notebook a print is no output of its own."""
+    and in a notebook a print is no output of its own. Lines are broken on a terminal alone."""
     file = cast(IO[str], output)
-    return Console(file=file, force_jupyter=False, markup=False, emoji=False, highlight=False)
+    console = Console(file=file, force_jupyter=False, markup=False, emoji=False, highlight=False)
+    if not output.isatty() or console.is_dumb_terminal:
+        # Rich ignores a width without a height on a terminal that is TERM=dumb.
+        console.size = ConsoleDimensions(WHOLE, 25)
+    return console
 
 
 def print_sections(sections: Iterable[Section], stream: TextIO | None = None) -> None:
-    """Print sections as they come, with a blank line between two.
-
-    Lines are broken at the width of a terminal, else not at all.
-    """
+    """Print sections as they come, with a blank line between two."""
     output = TolerantStream(stream if stream is not None else sys.stdout)
     console = plain_console(output)
-    if not output.isatty():
-        console.width = WHOLE
     for number, section in enumerate(sections):
         with console.capture() as captured:
             console.print(Text(section.title, style="bold"))

@@ -98,6 +98,11 @@ def _scaled(number: float, base: int, units: Sequence[str]) -> str:
     return f"{number:.{decimals}f}{unit}"
 
 
+def short_key(key: str) -> str:
+    """A key without the section that a reader knows it to be of: ``trainer.lr`` is ``lr``."""
+    return re.sub(r"^(trainer|model)\.(?!name$)|\.name$", "", key)
+
+
 def short_number(text: str) -> str:
     """A value as typed; a number in at most four digits, where that is shorter."""
     try:
@@ -131,16 +136,6 @@ def counted_outputs(number: int, kind: LabelKind) -> str:
     if kind in ("multilabel", "continuous"):
         return counted(number, "label" if kind == "multilabel" else "target")
     return f"{number:,} classes"
-
-
-def markdown(text: object) -> str:
-    """Text in which no character is a mark of Markdown."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(str(text).split()))
-
-
-def fence(text: str) -> str:
-    """Backticks, more than there are in a row in a text."""
-    return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
 
 
 class TolerantStream:

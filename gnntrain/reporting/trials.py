@@ -12,8 +12,7 @@ from gnntrain.metrics import get_metric
 from gnntrain.reporting.text import format_metric
 
 # Keys that repeat a training rather than change it: over them stand mean and deviation.
-SPLIT = "dataset.split"
-REPEATED = ("trainer.seed", SPLIT)
+REPEATED = ("trainer.seed", "dataset.split")
 
 
 class Scored:
@@ -96,8 +95,6 @@ class Group(Generic[_Run]):
     varied: tuple[str, ...]  # what distinguishes the group from the others
     runs: Sequence[_Run]  # all of them
     counted: Sequence[_Run]  # those over which the means are taken
-    splits: tuple[str, ...]  # theirs, where the data set has several
-    data: tuple[str, ...] = ()  # groups must agree in it, besides their splits, to be ranked
 
     @property
     def cost(self) -> float:
@@ -110,28 +107,13 @@ class Group(Generic[_Run]):
         return Spread.of(run.score(split) for run in self.counted)
 
 
-def rank(groups: Sequence[Group[_Run]]) -> list[Group[_Run]]:
-    """The groups that can be ranked against each other, the best mean first.
-
-    They agree in data and splits; of several such sets the one with the most runs, of equally large
-    ones the first by name.
-    """
-    alike: dict[tuple[str, ...], list[Group[_Run]]] = {}
-    known = [group for group in groups if group.cost < math.inf]
-    for group in known or [group for group in groups if group.counted]:
-        alike.setdefault((*group.data, *group.splits), []).append(group)
-    sets = sorted(alike, key=lambda key: (-sum(len(one.counted) for one in alike[key]), key))
-    return sorted(alike[sets[0]], key=lambda group: group.cost) if sets else []
-
-
 class SweepResults:
     """What the trials of a sweep say together.
 
     Attributes:
         trials: All, by number.
         groups: Trials that completed or were pruned, by what they differ in besides seed and
-            split: groups that can be ranked against each other, the best mean first, then others.
-        repeated: Keys over which means are taken; none where no group has several trials.
+            split; the best mean first.
         metric: The metric that decides.
         best: The best trial of the best group.
     """
@@ -144,18 +126,11 @@ class SweepResults:
         for trial in sorted(distinct.values(), key=lambda trial: (trial.cost, trial.number)):
             own = (t for t in trial.varied if t.partition("=")[0] not in REPEATED)
             members.setdefault(tuple(own), []).append(trial)
-        groups: list[Group[Trial]] = []
-        for varied, runs in members.items():
-            counted = [trial for trial in runs if trial.status == "completed"]
-            splits = {trial.values[SPLIT] for trial in counted if SPLIT in trial.values}
-            groups.append(Group(varied, runs, counted, tuple(sorted(splits))))
-        ranked = rank(groups)
-        others = [group for group in groups if group not in ranked]
-        others.sort(key=lambda group: (not group.counted, group.splits, group.cost))
-        self.groups = (*ranked, *others)
-        keys = {key for trial in trials if trial.status == "completed" for key in trial.values}
-        has_several = any(len(group.counted) > 1 for group in groups)
-        self.repeated = tuple(key for key in REPEATED if key in keys and has_several)
+        groups = [
+            Group(varied, runs, [trial for trial in runs if trial.status == "completed"])
+            for varied, runs in members.items()
+        ]
+        self.groups = sorted(groups, key=lambda group: (not group.counted, group.cost))
         self.metric = next((trial.metric for trial in trials if trial.metric), "metric")
         self.best = next((trial for group in self.groups[:1] for trial in group.counted), None)
 

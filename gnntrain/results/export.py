@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from gnntrain.models.embedding import num_parameters
 from gnntrain.paths import expanded
 from gnntrain.plugins import MODELS, find_plugin
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.text import fence, format_metric, markdown, shown_path
+from gnntrain.reporting.text import format_metric, shown_path
 from gnntrain.results import prepare
 from gnntrain.run_store import ModelSignature, model_signature
 from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
@@ -208,10 +209,10 @@ def _model_card(about: Mapping[str, Any]) -> str:
     )
 
     def shown(names: Sequence[Any]) -> str:
-        return ", ".join(map(markdown, names[:50])) + ", …" * (len(names) > 50)
+        return ", ".join(map(_markdown, names[:50])) + ", …" * (len(names) > 50)
 
     environment.filters |= {"metric": format_metric, "shown": shown}
-    environment.filters |= {"plain": markdown, "fence": fence}
+    environment.filters |= {"plain": _markdown, "fence": _fence}
     return environment.get_template("card.md.j2").render(
         about,
         names=list(dict.fromkeys(name for found in about["metrics"].values() for name in found)),
@@ -237,3 +238,13 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
         trainer["init_from"] = Path(trainer["init_from"]).name
     rest = {key: section for key, section in config.items() if key not in ("dataset", "run")}
     return {"dataset": dataset, **rest, "trainer": trainer}
+
+
+def _markdown(text: object) -> str:
+    """Text in which no character is a mark of Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(str(text).split()))
+
+
+def _fence(text: str) -> str:
+    """Backticks, more than there are in a row in a text."""
+    return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))

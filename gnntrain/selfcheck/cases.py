@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,51 +28,33 @@ from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-CASE_SECONDS = 30
-"""A case that takes longer hangs; compiling its kernels takes a few seconds."""
-_SPREAD = "rows in several matrices"
-# The modules of this process, not those of the current directory.
-_CODE = (
-    "import signal, sys; signal.alarm(60); "
-    "end = sys.argv.index('--'); sys.path[:] = sys.argv[end + 1 :]; "
-    "from gnntrain.selfcheck.cases import child; child(*sys.argv[1:end])"
-)
+EXAMPLE_SECONDS = 60
+"""An example that takes longer hangs; compiling its kernels takes a few seconds."""
 # No memory, no room on a disk, a compiler that fails: nothing that the kernel has done.
-_OF_THE_MACHINE = (
-    *(MemoryError, torch.OutOfMemoryError, OSError),
-    *(subprocess.SubprocessError, PinningError),
-)
+_TRANSIENT = MemoryError, torch.OutOfMemoryError, OSError, subprocess.SubprocessError, PinningError
+
+Case = tuple[str, str]
+"""A kernel and a precision: that of an operator, or one of `selection`'s further names."""
+
+Example = Callable[[torch.device], float]
+"""Tries a kernel on a device; gives its error, see `compare`."""
 
 
 class WrongResultError(Exception):
     """A kernel's result is not that of its reference."""
 
 
-class Case(NamedTuple):
-    """A kernel to try: that of an operator, or one of `selection`'s further names. Names of cases
-    are distinct; without floating-point numbers they have no precision. `run` gives the error on a
-    device, see `compare`."""
-
-    name: str
-    kernel: str
-    precision: str | None
-    run: Callable[[torch.device], float]
-
-
 class Outcome(NamedTuple):
-    """What came of a case: what is wrong, if anything; else the error, see `compare`; and whether
-    another try would end alike. It may not without memory, or after a hang, which may have been a
-    machine with much else to do."""
+    """What came of a case: its fault, if it has one; else the largest error; and whether another
+    try would end alike, which is not so where the machine lacks memory, for example."""
 
     fault: str | None = None
     error: float = 0.0
     is_lasting: bool = True
 
 
-def all_cases() -> list[Case]:
-    """Every case: first those of the sampler, which each run needs, then the operators'
-    examples."""
-    cases, first = list[Case](), next(awkward_inputs())
+def all_cases() -> dict[Case, dict[str, Example]]:
+    """Every case with its examples by name: first the sampler, which each run needs."""
     draws: dict[str, dict[str, Any]] = {
         "fan-outs 4, 3": {"fan_outs": (4, 3)},
         "fan-outs 65, 2": {"fan_outs": (65, 2), "index_type": "int64"},
@@ -83,106 +63,86 @@ def all_cases() -> list[Case]:
         "padded": {"fan_outs": (3, 2), "is_padded": True},
         "padded, fan-out 65": {"fan_outs": (65,), "is_padded": True},
     }
-    for name, draw in draws.items():
-        cases.append(Case(f"{SAMPLER}: {name}", SAMPLER, None, partial(_try_sampler, **draw)))
+    cases: dict[Case, dict[str, Example]] = {
+        (SAMPLER, "fp32"): {name: partial(_try_sampler, **draw) for name, draw in draws.items()}
+    }
+    first = next(awkward_inputs())
     for precision, dtype in PRECISIONS.items():
+        in_host_memory: dict[str, Example] = {}
         for name, operator in OPERATORS.items():
-            if not operator.has("cuda") or dtype not in operator.types:
-                continue
-            for options in operator.examples(first):
-                run = partial(_try_operator, name, options, dtype)
-                cases.append(Case(f"{name}: {options}, {precision}", name, precision, run))
-                if options == _SPREAD:
-                    case, run = f"{HOST_MEMORY}: {name}, {precision}", partial(run, is_pinned=True)
-                    cases.append(Case(case, HOST_MEMORY, precision, run))
+            if operator.has("cuda") and dtype in operator.types:
+                examples = {
+                    options: partial(_try_operator, name, options, dtype)
+                    for options in operator.examples(first)
+                }
+                cases[name, precision] = {**examples}
+                if spread := examples.get("rows in several matrices"):
+                    in_host_memory[name] = partial(spread, is_pinned=True)
+        cases[HOST_MEMORY, precision] = in_host_memory
     return cases
 
 
-def try_cases(
-    cases: Sequence[Case], device: str, deadline: float, known: dict[str, Outcome]
-) -> str | None:
-    """Try cases in order, in a process, see `child`; `known` gets the outcomes by name.
+def try_cases(cases: Sequence[Case], device: str) -> dict[Case, Outcome]:
+    """Try cases in order, in a process, see `child`. A process that ends within a case has found a
+    fault, and another one goes on behind it."""
+    known: dict[Case, Outcome] = {}
+    while left := [case for case in cases if case not in known]:
+        code = f"import sys; from {__name__} import child; child(*sys.argv[1:])"
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code, device, json.dumps(left)],
+            # The modules of this process, not those of the current directory.
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            start_new_session=True,  # Ctrl-C in a terminal does not reach it
+            check=False,
+        )
+        reports = [json.loads(line) for line in done.stdout.splitlines()]
+        outcomes = [Outcome(*report) for report in reports if isinstance(report, list)]
+        if (status := done.returncode) != 0:
+            ending = signal.Signals(-status).name if status < 0 else f"exit code {status}"
+            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            fault = ": ".join([f"ends its process: {ending}", *last])[:300]
+            if not reports:
+                fault = f"not checked: the process for it {fault}"
+                return known | dict.fromkeys(left, Outcome(fault, is_lasting=False))
+            if status == -signal.SIGALRM:
+                fault = "hangs: no result in time"
+            is_lasting = status != -signal.SIGKILL  # by the system or a person
+            outcomes.append(Outcome(f"{fault} [{reports[-1]}]", is_lasting=is_lasting))
+        known |= zip(left, outcomes, strict=False)
+    return known
 
-    A process that ends within a case has found a fault, and another one goes on behind it, but for
-    further cases of kernels that have a fault. A hang counts for good only if the case was in
-    `known` before. A case that is not done by the deadline, of `time.monotonic`, gets no outcome.
 
-    Returns:
-        Why a process did not start; None: all did.
+def child(device_name: str, cases: str) -> None:
+    """Try cases, up to a fault: after an illegal access, for example, a process can compute
+    nothing. A line of JSON names each example that begins, another one says how each case ended.
+
+    The process is ended by a signal if an example hangs, and by a broken pipe if its parent has
+    ended.
     """
-    before, left = set(known), list(cases)
-    while left:
-        seconds = min(max(0.0, deadline - time.monotonic()), 1e6)  # which `poll` takes
-        names, is_over = [case.name for case in left], False
-        with tempfile.TemporaryFile("w+", errors="replace") as printed:
-            try:
-                done = subprocess.run(
-                    [sys.executable, "-c", _CODE, device, *names, "--", *sys.path],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=printed,
-                    timeout=seconds,
-                    start_new_session=True,  # Ctrl-C in a terminal does not reach it
-                    check=False,
-                )
-                code, lines = done.returncode, done.stdout.splitlines()
-            except subprocess.TimeoutExpired as error:
-                code, lines, is_over = 0, (error.stdout or b"").splitlines(), True
-            printed.seek(0)
-            last = printed.read().strip().splitlines()[-1:]
-        ending = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        ending = ": ".join([f"ends its process: {ending}", *last])[:300]
-        if not lines:
-            return None if is_over else ending
-        outcomes = [Outcome(*json.loads(line)) for line in lines[1:] if line.endswith(b"]")]
-        if code != 0:
-            is_lasting = code != -signal.SIGKILL  # by the system or a person
-            if code == -signal.SIGALRM:
-                ending = "hangs: no result in time"
-                is_lasting = names[len(outcomes)] in before
-            outcomes.append(Outcome(ending, is_lasting=is_lasting))
-        known.update(zip(names, outcomes, strict=False))
-        if is_over:
-            return None
-        faulty = {
-            case.kernel for case, one in zip(left, outcomes, strict=False) if one.fault is not None
-        }
-        left = [case for case in left[len(outcomes) :] if case.kernel not in faulty]
-    return None
-
-
-def child(device_name: str, *names: str) -> None:
-    """Try the cases of these names, up to a fault: after an illegal access, for example, a process
-    can compute nothing. A line says that it begins, then one of JSON how each case ended.
-
-    The process is ended by a signal if a case hangs, and by a broken pipe if its parent has ended.
-    """
+    signal.alarm(EXAMPLE_SECONDS)
     torch.set_num_threads(1)
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # where a compiler may print
-    cases = {case.name: case for case in all_cases()}
-    device = torch.device(device_name)
+    all_examples, device = all_cases(), torch.device(device_name)
     torch.ones(1, device=device)
-    lines.write("started\n")
-    for name in names:
-        signal.alarm(CASE_SECONDS)
-        outcome = tried(cases[name], device)
+    for kernel, precision in json.loads(cases):
+        outcome = Outcome()
+        for example, error_on in all_examples[kernel, precision].items():
+            lines.write(f"{json.dumps(example)}\n")
+            signal.alarm(EXAMPLE_SECONDS)
+            try:
+                outcome = Outcome(error=max(outcome.error, error_on(device)))
+            except Exception as error:  # whatever it is, the kernel cannot be used
+                text = str(error).strip().partition("\n")[0][:300]
+                fault = f"{type(error).__name__}: {text} [{example}]"
+                outcome = Outcome(fault, is_lasting=not isinstance(error, _TRANSIENT))
+                break
         lines.write(f"{json.dumps(outcome)}\n")
         if outcome.fault is not None:
             break
     os._exit(0)  # not by way of CUDA, which may be unable to clean up
-
-
-def tried(case: Case, device: torch.device) -> Outcome:
-    """Try a case; the fault is what it raises."""
-    try:
-        return Outcome(error=case.run(device))
-    except WrongResultError as wrong:
-        return Outcome(f"wrong result: {wrong}")
-    except Exception as error:  # whatever it is, the kernel cannot be used
-        text = str(error).strip().partition("\n")[0][:300]
-        is_lasting = not isinstance(error, _OF_THE_MACHINE)
-        return Outcome(f"{type(error).__name__}: {text}", is_lasting=is_lasting)
 
 
 def _try_operator(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gnntrain.app import Sources
 from gnntrain.app.overrides import written
 from gnntrain.config import Config
-from gnntrain.config.types import without_numpy
+from gnntrain.config.types import plain
 from gnntrain.distributed.processes import (
     refuse_unguarded_script,
     start_server,
@@ -98,7 +98,7 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
     typed = {}
-    for key, several in without_numpy(values).items():
+    for key, several in plain(values).items():
         each = several if isinstance(several, list | tuple) else [several]
         typed[key] = ",".join(one if isinstance(one, str) else written(one) for one in each)
     # The overrides that ask for the configuration on the command line.
@@ -210,12 +210,9 @@ def _conduct(
     failed = [f"{Path(t.run_dir).name}: {t.error}" for t in results.trials if t.status == "failed"]
     if failed:
         again = f". `gnntrain resume {shown_path(folder.path)}` tries them again."
-        where = (
-            f"All results: {shown_path(folder.path / 'sweep.json')}{again * (plan.search is None)}"
-        )
+        where = f"All results: {shown_path(folder.path / 'sweep.json')}"
         lines = [f"{len(failed)} of {len(results.trials)} trials failed", *failed[:_MOST_FAILURES]]
-        lines += [f"and {len(failed) - _MOST_FAILURES} more"] * (len(failed) > _MOST_FAILURES)
-        raise RunError("\n  ".join(lines), where)
+        raise RunError("\n  ".join(lines), where + again * (plan.search is None))
     return results
 
 

@@ -159,8 +159,7 @@ class SweepFolder:
         for group in results.groups:
             numbers = [trial.number for trial in group.counted]
             pruned = [trial.number for trial in group.runs if trial not in group.counted]
-            about = {"varied": [*group.varied], "trials": numbers, "pruned": pruned}
-            groups.append({**about, "splits": [*group.splits]})
+            groups.append({"varied": [*group.varied], "trials": numbers, "pruned": pruned})
             for split in ("val", "test"):
                 spread = group.spread(split)
                 groups[-1][split] = None if spread.mean is None else asdict(spread)
@@ -170,7 +169,6 @@ class SweepFolder:
             "trials": len(results.trials),
             **{name: results.count(name) for name in ("completed", "pruned", "failed")},
             "best": None if best is None else self._plain(best),
-            "repeated": list(results.repeated),
             "groups": groups,
             "seconds": seconds,
         }

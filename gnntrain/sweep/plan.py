@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from hydra.core.override_parser.types import Override
 from gnntrain.app import Sources
 from gnntrain.app.overrides import Groups, is_config_file, is_hydras, parse_overrides, sides_of
 from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
-from gnntrain.reporting.rundir import LATEST, find_run
+from gnntrain.reporting.rundir import LATEST
 
 if TYPE_CHECKING:
     from gnntrain.sweep.search_space import Space
@@ -42,7 +41,7 @@ class SweepOverrides:
         """What was typed, without Hydra's own keys; of an override that cannot be read its mistake
         is added to `problems`."""
         files = [text for text in overrides if is_config_file(text)]
-        texts = [_without_latest(text) for text in overrides if text not in files]
+        texts = [text for text in overrides if text not in files]
         parsed = parse_overrides(texts, groups, problems, sweep=True)
         ours = [one for one in parsed if not is_hydras(one)]
         fixed = [str(one.input_line) for one in ours if not one.is_sweep_override()]
@@ -126,7 +125,7 @@ def _check_all(
         first = first or config
         run_dirs.add(config.run.dir)
         if config.trainer.init_from == LATEST:
-            expects = "a run's name or path in a sweep's file: each trial becomes the latest run"
+            expects = "a run's name or path in a sweep: each trial becomes the latest run"
             problems.append(Problem("trainer.init_from", LATEST, expects))
     if len(run_dirs) > 1:
         expects = "one folder, in which every trial gets its own"
@@ -139,17 +138,6 @@ def _check_all(
 def sweep_keys(overrides: Iterable[str]) -> list[str]:
     """The overrides of the section `sweep`."""
     return [text for text in overrides if _SWEEP_KEY.match(text)]
-
-
-def _without_latest(override: str) -> str:
-    """The override, but `latest` in `trainer.init_from` becomes the path of the run that it means
-    now: each trial becomes the latest run."""
-    key, _, value = override.partition("=")
-    if key.lstrip("+") != "trainer.init_from" or LATEST not in value.split(","):
-        return override
-    path = json.dumps(str(find_run(LATEST).resolve()), ensure_ascii=False)
-    words = [path if word == LATEST else word for word in value.split(",")]
-    return f"{key}={','.join(words)}"
 
 
 def grid(sweep: SweepOverrides, problems: Sequence[Problem] = ()) -> list[list[str]]:

@@ -18,9 +18,8 @@ from gnntrain.config import Config, ConfigError
 from gnntrain.distributed.signals import ENDING
 from gnntrain.errors import Interrupted
 from gnntrain.failures import sentence
-from gnntrain.paths import is_file
 from gnntrain.reporting.console import SweepConsole
-from gnntrain.reporting.rundir import has_checkpoint
+from gnntrain.reporting.rundir import free, has_checkpoint
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.slots import Slots
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from gnntrain.sweep.launching import JobLauncher
 
 _LOOK_SECONDS = 0.1
-_LAUNCHER_LOOK_SECONDS = 1.0
 # How long trials may take to save what they reached after Ctrl-C or SIGTERM.
 _GRACE_SECONDS = 40.0
 
@@ -113,8 +111,7 @@ class TrialRunner:
             self._folder.write_trials(self._queue.trials)
             outcomes = None
             try:
-                with self._watched(batch):
-                    outcomes = _launch(launcher, batch)
+                outcomes = _launch(launcher, batch)
             finally:
                 lost = (left_behind(trial.run_dir, "interrupted") for trial in batch)
                 for trial, outcome in zip(batch, outcomes or lost, strict=True):
@@ -133,18 +130,14 @@ class TrialRunner:
                     self._queue.tell(trial)
                     self._view.on_trial_end(trial)
                     continue
-                # The directory, or one beside it where it holds what cannot be gone on with.
-                names = [trial.run_dir, *(f"{trial.run_dir}-{again}" for again in range(2, 1000))]
-                unused = (n for n in names if not Path(n).exists() or not any(Path(n).iterdir()))
-                trial.run_dir = next(unused)
+                # One beside that of a trial which ended before its first checkpoint.
+                trial.run_dir = str(free(Path(trial.run_dir)))
             trial.status, trial.error = "running", None
             return trial, config
         return None
 
     def _end(self, trial: Trial, outcome: Outcome, seconds: float | None = None) -> None:
-        """Write down how a trial ended, unless that was done."""
-        if trial.status != "running":
-            return
+        """Write down how a trial ended."""
         trial.status = outcome["status"]
         trial.metric = outcome.get("metric", trial.metric)
         trial.epochs, trial.best_epoch = outcome.get("epochs"), outcome.get("best_epoch")
@@ -219,33 +212,6 @@ class TrialRunner:
         finally:
             for trial in busy.values():
                 trial.status = "interrupted"
-
-    @contextlib.contextmanager
-    def _watched(self, batch: Sequence[Trial]) -> Iterator[None]:
-        """Tell of trials as they end: a launcher returns when all have ended."""
-        began, is_over = time.time(), threading.Event()
-
-        def watch() -> None:
-            while not is_over.wait(_LAUNCHER_LOOK_SECONDS):
-                running = [trial for trial in batch if trial.status == "running"]
-                for trial in running:
-                    summary = Path(trial.run_dir) / "summary.json"
-                    if is_file(summary) and summary.stat().st_mtime >= began:
-                        outcome = left_behind(trial.run_dir, "running")
-                        # Any other job may be started again by the cluster.
-                        if outcome["status"] in ("completed", "pruned"):
-                            self._end(trial, outcome)
-                if any(trial.has_ended for trial in running):
-                    self._folder.write_trials(self._queue.trials)
-                self._view.refresh()
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
 
 
 def _launch(launcher: JobLauncher, batch: Sequence[Trial]) -> list[Outcome]:

@@ -121,11 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             has_floor = stage == "step" and not graph.is_typed
             floors = measured_floors(spec, options, say) if has_floor else {}
-            entries, batches = (
-                [*entries_of(stage, graph, options)],
-                options.batches or STAGES[stage],
-            )
-            results = sit(spec, entries, batches, options, say)
+            entries = [*entries_of(stage, graph, options)]
+            results = sit(spec, entries, options.batches or STAGES[stage], options, say)
             show(console, name, spec, results)
             if floors:
                 show_floor(console, floors, results)

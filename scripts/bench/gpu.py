@@ -30,13 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from gnntrain.build import (
-    build_evaluator,
-    build_loaders,
-    build_model,
-    build_task,
-    training_plan,
-)
+from gnntrain.build import build_evaluator, build_loaders, build_model, build_task, training_plan
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
@@ -297,20 +291,15 @@ def _wholegraph(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]
     """What `_gathering` does, by WholeGraph."""
     fan_outs, store = bench.config.sampler.fan_outs, bench.store
     assert isinstance(fan_outs, tuple)  # the same of all edge types
-    memory_type, refused = wholegraph.usable_memory()
     arrays = as_tensor(store.indptr), as_tensor(store.indices), rows_of(store.nodes[NODE])
-    peer = wholegraph.WholeGraph(memory_type, *arrays)
+    peer = wholegraph.WholeGraph(*arrays)
     rates, notes = _gathering_rates(
         bench, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)
     )
     peer.close()
     num_bytes = sum(array.nbytes for array in arrays)
-    where = f"{num_bytes / 2**30:.2f} GiB in WholeGraph's {memory_type} memory, beside torch's"
-    return rates, notes | {
-        "version": wholegraph.version(),
-        "placement": [where],
-        "refused": refused,
-    }
+    where = f"{num_bytes / 2**30:.2f} GiB in {wholegraph.MEMORY_TYPE} memory, beside torch's"
+    return rates, notes | {"version": wholegraph.version(), "placement": [where]}
 
 
 def _gathering_rates(

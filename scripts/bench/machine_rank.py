@@ -20,12 +20,12 @@ from gnntrain.__main__ import run
 from gnntrain.distributed.exchange import Exchange
 from gnntrain.distributed.owners import AnyArray
 from gnntrain.reporting import loggers
-from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
+from gnntrain.training.records import EpochRecord, Listener, StepProgress
 
 FOLDER = "GNNTRAIN_BENCH"
 
 
-class Stopwatch:
+class Stopwatch(Listener):
     """A listener that notes the end of each step."""
 
     def __init__(self, file: Path) -> None:
@@ -35,14 +35,8 @@ class Stopwatch:
     def on_step(self, progress: StepProgress) -> None:  # noqa: ARG002
         self._ends.append(time.perf_counter())
 
-    def on_start(self, info: RunInfo) -> None: ...
-
     def on_epoch(self, record: EpochRecord) -> None:  # noqa: ARG002
         self._file.write_text(json.dumps(self._ends))
-
-    def on_message(self, text: str) -> None: ...
-
-    def on_finish(self, summary: Summary) -> None: ...
 
 
 class CountingExchange(Exchange):

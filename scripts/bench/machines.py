@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -362,7 +361,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1024, help="seeds a rank")
     parser.add_argument("--fan-outs", nargs="+", type=int, default=[15, 10, 5])
     parser.add_argument("--cache-ratio", type=float, default=0.1, help="of all feature rows")
-    parser.add_argument("--parts", type=Path, help="folder for the parts, kept (default: none is)")
     parser.add_argument("--overrides", nargs="+", default=[], help="keys for all contestants")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args()
@@ -370,11 +368,10 @@ def main() -> None:
     graph = prepare_store(compose_config(graph_overrides(options.scale)).dataset).store
     words = ["python", "-m", "scripts.bench.machines", *sys.argv[1:]]
     report: dict[str, Any] = {"machine": describe_environment(seed=0, command=words)}
-    folder = options.parts or Path(tempfile.mkdtemp())
-    try:
+    with tempfile.TemporaryDirectory() as folder:
         for num_machines in options.machines:
             results = []
-            for contestant in contestants(num_machines, options, folder):
+            for contestant in contestants(num_machines, options, Path(folder)):
                 partition(options, contestant)
                 results.append(Measured(contestant, traffic(contestant, options, graph)))
             for number in range(options.rounds):
@@ -386,9 +383,6 @@ def main() -> None:
             report[f"{num_machines} machines"] = [asdict(result) for result in results]
             if options.json is not None:
                 options.json.write_text(json.dumps(report, indent=2, default=str) + "\n")
-    finally:
-        if options.parts is None:
-            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -101,6 +101,16 @@ def typed_graphs(draw: st.DrawFn) -> GraphData:
     )
 
 
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[GraphData, list[int]]:
+    """A graph, and a part for each of its nodes; no part is empty."""
+    data: GraphData = draw(st.one_of(graphs(), typed_graphs()))
+    num_nodes = sum(nodes.num_nodes for nodes in data.nodes.values())
+    num_parts = draw(st.integers(1, min(num_nodes, 12)))
+    others = [draw(st.integers(0, num_parts - 1)) for _ in range(num_nodes - num_parts)]
+    return data, draw(st.permutations([*range(num_parts), *others]))
+
+
 def expected_edges(data: GraphData, options: PrepareOptions) -> dict[EdgeType, Triples]:
     """The edges of each type in a store, duplicates in the order in which they are given."""
     result: dict[EdgeType, Triples] = {}

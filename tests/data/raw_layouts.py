@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,33 +162,6 @@ def _write_edges(raw: Path, edges: AnyArray, num_nodes: int | None = None) -> No
 def _write_table(path: Path, rows: AnyArray, header: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savetxt(path, rows, "%s", ",", header=header, comments="")
-
-
-def write_magnn(raw: Path, sizes: Mapping[str, int], edges: Collection[tuple[str, str]]) -> None:
-    """DBLP and IMDB in the form of Fu et al. (2020): one adjacency matrix of all node types.
-
-    The first type has labels. Terms' features are an array, conferences have none.
-    """
-    rng = np.random.default_rng(4)
-    raw.mkdir(parents=True)
-    names, counts = list(sizes), list(sizes.values())
-    first = dict(zip(names, np.cumsum([0, *counts]).tolist(), strict=False))
-    adjacency = np.zeros((sum(counts), sum(counts)), bool)
-    for source, target in edges:
-        block = rng.random((sizes[source], sizes[target])) < 0.4
-        rows, columns = np.argwhere(block).T
-        adjacency[rows + first[source], columns + first[target]] = True
-    sp.save_npz(raw / "adjM.npz", sp.csr_matrix(adjacency | adjacency.T, dtype=np.float64))
-    for i, name in enumerate(names[:3]):
-        features = rng.integers(0, 2, (sizes[name], 4 + i)).astype(np.float64)
-        if name == "term":
-            np.save(raw / "features_2.npy", features)
-        else:
-            sp.save_npz(raw / f"features_{i}.npz", sp.csr_matrix(features))
-    np.save(raw / "labels.npy", np.arange(counts[0]) % 3)
-    np.save(raw / "node_types.npy", np.repeat(np.arange(len(counts)), counts))
-    train, val, test = np.split(rng.permutation(counts[0]), [4, 6])
-    np.savez(raw / "train_val_test_idx.npz", train_idx=train, val_idx=val, test_idx=test)
 
 
 AIFB_TRIPLES = r"""# a comment

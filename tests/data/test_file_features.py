@@ -68,7 +68,7 @@ def again(data: GraphData, keys: dict[str, Any]) -> dict[str, Any]:
 CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # Labels, splits and masks.
     **{f"a column {name}": ({name: FLAGS}, {}, {}, {**ONLY, "left_out": [name]})
-       for name in ("Labels", "node_id", "train_mask", "test_mask_0", "split", "target")},
+       for name in ("Labels", "node_id", "test_mask_0", "split")},
     "the labels file's columns": (
         {"kind": FLAGS, "part": FLAGS},
         {"labels": pd.DataFrame({"id": IDS, "kind": LABELS, "part": PARTS}), "split": None},
@@ -87,7 +87,7 @@ CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str
     ),
     # Indices and ids.
     **{f"an index {name}": ({name: range(first, first + 8)}, {}, {}, {**ONLY, "left_out": [name]})
-       for name in ("Unnamed: 0", "index", "level_0") for first in (0, 1)},
+       for name in ("Unnamed: 0", "level_0") for first in (0, 1)},
     "an index by name": (
         {"index": range(8)}, {}, {"feature_columns": ["f0", "index"]}, {"names": ["f0", "index"]},
     ),

@@ -94,13 +94,6 @@ FLAGS_MISSING = "id,old,rich\n10,1,0\n20,NA,?\n30,1,1\n40,0,1\n"
 QUANTITIES = "id,rent,f,income\n10,1.5,7,100\n20,,8,200\n30,NA,9,?\n40,2.5,6,300\n"
 TARGETS = np.array([[1.5, 7], [2.5, NAN], [NAN, NAN], [4.5, 9]], np.float32)
 
-VALUES = pd.DataFrame({"id": IDS, "y": [18_000, 52_500.5, NAN, 120_000]})
-ONE_QUANTITY: dict[str, Files] = {
-    "npz": {"labels.npz": {"ids": np.array(IDS), "y": VALUES["y"].to_numpy()}},
-    "comma": {"features": USUAL["features"].replace(",", ";").replace(".", ","),
-              "labels": VALUES.to_csv(index=False, sep=";", decimal=",")},
-}  # fmt: skip
-
 
 def renamed(*ids: str) -> dict[str, str]:
     """The usual files with other ids."""
@@ -130,7 +123,6 @@ READ: dict[str, Case] = {
     # Ids and classes are what the file says.
     "ids of zeros": with_ids("00", "01", "02", "03"),
     "ids in hexadecimal": with_ids("0x1", "0x2", "1", "2"),
-    "ids that are versions": with_ids("1.0", "1", "1.1", "2.0"),
     "ids of a column with gaps": with_ids("1.0", "2.0", "3.0", "4.0"),
     "ids with a decimal comma": (
         {"features": FEATURES.replace(",", ";").replace(".", ",").replace("10;", "10,0;"),
@@ -222,48 +214,31 @@ READ: dict[str, Case] = {
     **{
         f"edges {text!r}": ({"edges": text}, {}, PATH)
         for text in (
-            "10,20\n20,30\n",
-            "citing,cited\n10,20\n20,30\n",
             "citing,cited,weight\n10,20,10\n20,30,10\n",
-            ",citing,cited\n0,10,20\n1,20,30\n",
             "Unnamed: 0,citing,cited\n0,10,20\n1,20,30\n",
             "10,20,0.5\n20,30,10\n",
         )
     },
     "an edge list": ({"edges": None, "edges.edges": "10 20 0.5\n20 30 0.5\n"}, {}, PATH),
     "letters that are usual names": ({**LETTERS, "edges": "u,v\nv,y\n"}, {}, PATH),
-    "one letter that is a usual name": (
-        {**LETTERS, "edges": "y,v\nv,u\n"}, {}, {"edges": [(2, 1), (1, 0)]},
-    ),
     "a weight that is not read": (
         {"edges": WEIGHTED}, {},
         {**PATH, "weights": None, "left_out": ["weight", "time"],
          "summary": "a weight only by dataset.weight_column=weight"},
     ),
-    **{
-        f"an array that is not read, {suffix}": (
-            {**NODES, f"edges.{suffix}": {"edge_index": TIES, "edge_attr": np.ones((3, 3))}},
-            {},
-            {"left_out": ["edge_attr"]},
-        )
-        for suffix in ("npz", "pt")
-    },
+    "an array that is not read": (
+        {**NODES, "edges.pt": {"edge_index": TIES, "edge_attr": np.ones((3, 3))}}, {},
+        {"left_out": ["edge_attr"]},
+    ),
     # Labels and splits.
     "a word that may be a class": (
         labels("Mild", "None", "Severe", "None"), {},
         {"labels": [0, -1, 1, -1], "summary": "None: 2"},
     ),
-    "-1 among texts": (
-        labels("True", -1, "False", "True"), {}, {"labels": [1, -1, 0, 1], "summary": "-1: 1"},
-    ),
-    "flags": (
-        {"labels": "id,red,green,blue\n10,1,0,1\n30,0,0,0\n20,1,1,1\n", "split": None}, {},
-        {"labels": [[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0]],
-         "task": ("multilabel", "f1_micro", 3)},
-    ),
     "flags that are missing": (
         {"labels": FLAGS_MISSING, **NO_SPLIT}, {},
-        {"labels": [[1, 0], [0, 0], [1, 1], [0, 1]], "summary": "1 of 4 nodes have none"},
+        {"labels": [[1, 0], [0, 0], [1, 1], [0, 1]], "summary": "1 of 4 nodes have none",
+         "task": ("multilabel", "f1_micro", 2)},
     ),
     "flags in the features file": (
         {"features": "id,a,f,b\n10,1,7,0\n20,0,8,1\n30,1,9,1\n40,0,6,0\n", **NO_LABELS},
@@ -277,14 +252,13 @@ READ: dict[str, Case] = {
         {"labels": [[1.5, 100], [NAN, 200], [NAN, NAN], [2.5, 300]], "classes": ["rent", "income"],
          "features": [[7], [8], [9], [6]]},
     ),
-    **{
-        f"a column of quantities, {kind}": (
-            {**files, "split": None}, REGRESSION | ({"decimal": ","} if kind == "comma" else {}),
-            {"labels": [[18_000], [52_500.5], [NAN], [120_000]], "task": ("continuous", "r2", 1),
-             "summary": "from 18,000 to 120,000; 1 of 4 nodes have none"},
-        )
-        for kind, files in ONE_QUANTITY.items()
-    },
+    "a column of quantities with a decimal comma": (
+        {"features": FEATURES.replace(",", ";").replace(".", ","), "split": None,
+         "labels": "id;y\n10;18000\n20;52500,5\n30;\n40;120000\n"},
+        REGRESSION | {"decimal": ","},
+        {"labels": [[18_000], [52_500.5], [NAN], [120_000]], "task": ("continuous", "r2", 1),
+         "summary": "from 18,000 to 120,000; 1 of 4 nodes have none"},
+    ),
     "quantities of two arrays": (
         {"features.npz": {"x": np.eye(4), "a": TARGETS[:, 0], "b": TARGETS[:, 1]}, **NO_LABELS,
          **PAIR}, REGRESSION | {"label_column": ["a", "b"]},
@@ -301,14 +275,9 @@ READ: dict[str, Case] = {
         {"ids": [10, 40, 50], "labels": [0, 1, 2], "splits": [[0], [1], [2]]},
     ),
     # Splits.
-    **{
-        f"masks called {names[0]}": (
-            table(**dict(zip(names, MASKS.values(), strict=True))),
-            {},
-            {**USUAL_SPLIT, "names": ["f"]},
-        )
-        for names in (("train", "val", "test"), ("is_train", "is_valid", "is_test"))
-    },
+    "masks by other names": (
+        table(is_train=TRAIN, is_valid=VAL, test=TEST), {}, {**USUAL_SPLIT, "names": ["f"]},
+    ),
     "a feature called test": (table(test=[1.5, 2.5, 3.5, 4.5]), {}, {"names": ["f", "test"]}),
     "masks of the features file for labels of another": (
         {"features": table(**MASKS)["features"].drop(columns="label"), "split": None}, {},
@@ -355,12 +324,9 @@ READ: dict[str, Case] = {
     [
         "edge_id,user_a,user_b\n10,20,30\n20,30,40\n",
         "10,20,30\n20,30,40\n",  # all are node ids
-        "0.5,10,20\n0.5,20,30\n",
         "10,20,0.5,1\n20,30,0.5,1\n",
         "a,b,c\n10,20,0.5\n20,30,0.5\n",
         "source,target,src,dst\n10,20,30,40\n",
-        "target,count\n10,20\n",
-        "weight,user\n10,20\n",
         "user,source\n10,20\n",
     ],
 )
@@ -371,21 +337,11 @@ def test_ends_that_may_be_others_are_not_guessed(tmp_path: Path, edges: str) -> 
 
 
 def test_the_edges_of_a_file_of_a_whole_graph(tmp_path: Path) -> None:
-    for ends, more, keys in (
-        ({"edge_index": TIES}, {"edge_weight": np.ones((3, 1))}, {}),
-        (
-            {"start": TIES[0], "end": TIES[1]},
-            {},
-            {"source_column": "start", "target_column": "end"},
-        ),
-    ):
-        paths = write(
-            tmp_path, {**NODES, "features.npz": {**NODES["features.npz"], **ends, **more}}
-        )
-        paths["edges"] = paths["features"]
-        check(build(paths | keys), CHAIN | {"weights": [1, 1, 1] if more else None})
-        if keys:
-            assert "not one value an edge" in refusal(paths)
+    ends = {"start": TIES[0], "end": TIES[1]}
+    paths = write(tmp_path, {**NODES, "features.npz": {**NODES["features.npz"], **ends}})
+    paths["edges"] = paths["features"]
+    check(build(paths | {"source_column": "start", "target_column": "end"}), CHAIN)
+    assert "not one value an edge" in refusal(paths)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -584,10 +540,8 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "edges of three columns": ({"edges.npy": np.ones((3, 3), int)}, {}, ["shape [3, 3]"]),
     "edges as truth values": ({"edges.npy": np.eye(2, dtype=bool)}, {}, ["truth values"]),
     "complex numbers": ({"features.npy": np.ones((4, 1), complex)}, {}, ["complex128"]),
-    "times": ({"features.npy": np.zeros((4, 1), "datetime64[s]")}, {}, ["datetime64"]),
     "columns of one name": ({"edges.parquet": TWO_NAMES}, {}, ["same name"]),
     # Damaged files, and files made to harm.
-    "an empty file": ({"features": b""}, {}, ["features.csv"]),
     "blank lines": ({"features": b"\n\n"}, {}, ["features.csv"]),
     "no row": ({"features": b"id,f\n"}, {}, ["features.csv"]),
     "no text": ({"features": b"id,f\n1,\xff\xfe\n"}, {}, ["features.csv"]),
@@ -601,11 +555,10 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     ),
     "code in npy": ({"features.npy": EVIL}, {}, ["cannot be read"]),
     "code in npz": ({"features.npz": npz(saved(EVIL))}, {}, ["cannot be read"]),
-    "code in a cut npz": ({"features.npz": npz(saved(EVIL))[:-9]}, {}, ["cannot be read"]),
     "code in pt": ({"features.pt": pickle.dumps(Evil())}, {}, ["cannot be read"]),
     **{
         f"no {suffix}": ({f"features.{suffix}": b"ARROW1\0\0 and no more {"}, {}, [f"s.{suffix}"])
-        for suffix in ("feather", "arrow", "jsonl")
+        for suffix in ("arrow", "jsonl")
     },
     "JSON lines of several types": (
         {"features.jsonl": '{"id": 10, "x": {"a": 1}}\n{"id": 20, "x": {"a": 2}}\n'}, {},
@@ -616,8 +569,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
             {"edges.npz": CSR | {part: np.array(value)}}, {}, ["edges.npz"],
         )
         for part, *values in (
-            ("indices", [0, 99]), ("indptr", [0, 1, 1, 99], [0, 2]),
-            ("shape", [3, 4], [-3, -3]), ("format", b"bsr", b"lil"),
+            ("indices", [0, 99]), ("indptr", [0, 2]), ("shape", [3, 4]), ("format", b"bsr"),
         )
         for value in values
     },
@@ -634,7 +586,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
             {},
             ["its header tells of", "40 bytes"],
         )
-        for shape in ((2**40, 2**10), (2**62, 2**62), (10**30,), (4, -1), (4, 3))
+        for shape in ((2**62, 2**62), (10**30,), (4, 3))
         for suffix, made in (("npy", bytes), ("npz", npz))
     },
     # Labels and splits.
@@ -902,7 +854,6 @@ CLASSES = np.arange(60) % 3
         (np.array(["one", "two", "three"])[CLASSES], {"categorical": ["extra"]}, True),
         (CLASSES, {"ignore": ["extra"]}, False),
         (np.where(np.arange(60) < 5, 0, CLASSES), {}, False),  # wrong for some nodes
-        (np.arange(60) // 20, {}, False),  # as many values as classes
     ],
 )
 def test_a_feature_that_stands_for_the_classes_is_told(

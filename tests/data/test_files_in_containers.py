@@ -112,10 +112,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return record_of(write_store(path, data, PrepareOptions(), {})).digest
 
 
-class Kept(InMemoryDataset):  # type: ignore[misc]  # PyG is not typed
-    """Any data set of one's own."""
-
-
 class DGLGraph:
     """As much of DGL's class as the lines use; DGL itself is not installed with the tests."""
 
@@ -192,10 +188,11 @@ CONTAINERS: dict[str, tuple[Callable[[Graph], object], dict[str, Any]]] = {
     "Data": (lambda made: torch.save(made.data, "data.pt"), {"data": "data.pt"}),
     "dict": (lambda made: torch.save(made.data.to_dict(), "data.pt"), {"data": "data.pt"}),
     "list": (lambda made: torch.save([made.data], "data.pt"), {"data": "data.pt"}),
-    "PyG's data set": (lambda made: Kept.save([made.data], "data.pt"), {"data": "data.pt"}),
+    "PyG's data set": (
+        lambda made: InMemoryDataset.save([made.data], "data.pt"), {"data": "data.pt"},
+    ),
     "npz": (lambda made: np.savez_compressed("a.npz", **made.arrays), {"data": "a.npz"}),
     "npz of sparse matrices": (save_named_matrices, {"data": "graph.npz"}),
-    "GraphML": (write_graphml, {"data": "graph.graphml"}),
     "GraphML's tables apart": (
         write_graphml, {"features": "graph.graphml", "edges": "graph.graphml"},
     ),
@@ -208,7 +205,7 @@ CONTAINERS: dict[str, tuple[Callable[[Graph], object], dict[str, Any]]] = {
             partial(save_matrices, kind=kind),
             {"features": "x.npz", "edges": "edges.npz", "labels": "labels.csv"},
         )
-        for kind in ("csr", "csc", "coo")
+        for kind in ("csc", "coo")
     },
     "an object with sparse x, y of one column": (of_sparse_features, {}),
     "an object of scipy": (
@@ -303,12 +300,10 @@ WRONG: dict[str, Callable[[Path], object]] = {
     "object_array.npz": lambda path: np.savez(path, x=np.array([Evil()], object)),
     "evil_hetero.pt": _evil_hetero,
     "none.pt": lambda path: torch.save([], path),
-    "a_tensor.pt": lambda path: torch.save(torch.ones(3, 2), path),
     "a_number.pt": lambda path: torch.save(7, path),
     "broken_sparse.pt": lambda path: torch.save({"x": _broken_sparse()}, path),
     "expanded.pt": lambda path: torch.save(data_with(x=torch.ones(1).expand(30, 2**40)), path),
     "cut.pt": _cut,
-    "empty.pt": lambda path: path.write_bytes(b""),
     "no_graph.npz": lambda path: np.savez(path, a=np.ones(3)),
     "cut.npz": lambda path: path.write_bytes(b"PK\x03\x04 and no more"),
     "one_matrix.npz": lambda path: sp.save_npz(path, sp.eye_array(3).tocsr()),
@@ -350,8 +345,8 @@ def test_it_is_refused_in_a_sentence_and_nothing_runs(tmp_path: Path, name: str)
     assert not list(tmp_path.glob("cache/gnntrain/stores/*/meta.json"))
 
 
-def test_a_class_that_pyg_allows_would_run_without_the_shorter_list(tmp_path: Path) -> None:
-    """The test above is one: PyG's import lets `ClusterData` be made from a file."""
+def test_what_torch_may_unpickle_is_the_same_afterwards(tmp_path: Path) -> None:
+    """PyG's import lets `ClusterData` be made from a file."""
     torch.save({"x": Clustered()}, tmp_path / "saved.pt")
     before = torch.serialization.get_safe_globals()
     assert ClusterData in before

@@ -33,7 +33,14 @@ from gnntrain.data.partitioning.build import partition, union_of, write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.targets import TargetScale
 from gnntrain.errors import RunError, UserError
-from tests.data.oracles import assert_same_graph, cut_edges, graphs, small_graph, typed_graphs
+from tests.data.oracles import (
+    assert_same_graph,
+    cut_edges,
+    graphs,
+    partitions,
+    small_graph,
+    typed_graphs,
+)
 from tests.disks import full_disk
 from tests.examples import examples
 from tests.graphs import stored
@@ -332,16 +339,6 @@ KNOWN = """schema num_nodes num_edges edge_counts target summary dataset task me
 class_names content_digest is_hetero"""
 
 PART_OF = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 0], np.uint8)
-
-
-@st.composite
-def partitions(draw: st.DrawFn) -> tuple[GraphData, list[int]]:
-    """A graph, and a part for each of its nodes; no part is empty."""
-    data: GraphData = draw(st.one_of(graphs(), typed_graphs()))
-    num_nodes = sum(nodes.num_nodes for nodes in data.nodes.values())
-    num_parts = draw(st.integers(1, min(num_nodes, 12)))
-    others = [draw(st.integers(0, num_parts - 1)) for _ in range(num_nodes - num_parts)]
-    return data, draw(st.permutations([*range(num_parts), *others]))
 
 
 @examples(150)

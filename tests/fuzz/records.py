@@ -18,22 +18,17 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from gnntrain.app import compose_config, recompose_config
-from gnntrain.config import Config, TrainerConfig, from_dict
+from gnntrain.config import Config, from_dict
 from gnntrain.data.array_folder import digest_of
 from gnntrain.data.store import StoredGraph
-from gnntrain.loading.loader import SeedPlan
-from gnntrain.models import SAGE
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
-from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_last
-from gnntrain.training.evaluation import Evaluator
-from gnntrain.training.trainer import Trainer
 from tests.fuzz.mutations import damaged, mistaken
 from tests.fuzz.surface import Surface
 from tests.graphs import random_graph, stored
-from tests.loading.graphs import full_loader
+from tests.training.test_trainer import make_trainer
 
 Read = Callable[[Any], object]
 
@@ -172,25 +167,8 @@ def _own_yaml_reader(folder: Path) -> Read:
 # Checkpoints
 
 
-def _trainer(store: StoredGraph, folder: Path | None = None) -> Trainer:
-    class Silent(Evaluator):
-        def evaluate(self, _model: Any) -> dict[str, dict[str, float]]:
-            return {"train": {}, "val": {"accuracy": 0.5}, "test": {}}
-
-    plan = SeedPlan(store.split("train"), 100)
-    return Trainer(
-        SAGE(store.num_features, store.num_outputs, hidden_channels=2),
-        full_loader(store, plan),
-        Silent(),
-        task=NodeClassification(store),
-        config=TrainerConfig(epochs=1),
-        checkpoints=folder,
-        identity={"config": {"trainer": {"epochs": 1}}, "num_parameters": 1},
-    )
-
-
 def _checkpoint_reader(store: StoredGraph, folder: Path) -> Read:
-    trainer = _trainer(store)
+    trainer = make_trainer(store, kind="full", epochs=1)
 
     def read(content: bytes | dict[str, Any]) -> object:
         if isinstance(content, dict):
@@ -242,7 +220,9 @@ def surfaces() -> list[Surface]:
     dataset = {"num_nodes": 20, "num_edges": 40, "store_dir": str(folder / "stores")}
     config = from_dict({"dataset": dataset})
     run = RunDirectory.create(RunPlace(folder / "run"), config.to_dict(), seed=0)
-    _trainer(store, run.checkpoints).fit()
+    identity = {"config": {"trainer": {"epochs": 1}}, "num_parameters": 1}
+    trained: dict[str, Any] = {"checkpoints": run.checkpoints, "identity": identity}
+    make_trainer(store, kind="full", epochs=1, **trained).fit()
     learnt = asdict(ModelSignature.of(store)) | {"class_names": ["a", "b", "c"]}
     record = {"path": str(store.path), "digest": "0" * 40, "learnt": learnt}
     records = mistaken(record) | damaged(json.dumps(record).encode())

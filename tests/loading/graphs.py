@@ -14,7 +14,7 @@ from torch import Tensor
 from gnntrain.compute.features import as_tensor
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph
-from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import in_place
@@ -127,17 +127,6 @@ def builder(
         is_typed=graph.is_hetero,
         **(options or {}),
     )
-
-
-def only_its_rows(graph: Graph, machine: int, num_machines: int) -> Graph:
-    """The graph with the rows of other machines' nodes missing: one reads them by the exchange."""
-    nodes = {}
-    for name, of_type in graph.nodes.items():
-        local = rank_range(len(of_type), machine, num_machines)
-        rows = np.full_like(of_type.features, 7777)
-        rows[local] = of_type.features[local]
-        nodes[name] = replace(of_type, features=rows)
-    return replace(graph, nodes=nodes)
 
 
 def assert_same(ours: Batch, theirs: Batch, device: str = "cpu") -> None:

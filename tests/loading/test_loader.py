@@ -14,12 +14,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch_geometric.nn import HeteroConv, SAGEConv
-from torch_geometric.utils import trim_to_layer
+from torch import Tensor
 
 from gnntrain.compute.selection import KernelChoice, select
-from gnntrain.data.graph import NODE, Graph, NodeType
+from gnntrain.data.graph import NODE, Graph
 from gnntrain.errors import UserError
 from gnntrain.loading import build
 from gnntrain.loading.batch import Batch
@@ -172,47 +170,6 @@ def test_a_batch_holds_the_rows_targets_degrees_norms_and_weights_of_the_graph(
         assert known == dict.fromkeys(n_id, 0) | {graph.target: batch.batch_size}
         seen += seeds
     assert sorted(seen) == graph.split("train").tolist()
-
-
-# PyG's view
-
-
-def inputs(batch: Batch) -> dict[NodeType, Tensor]:
-    """Rows for all types: those of a type without features are made of its ids."""
-    x: dict[NodeType, Tensor] = dict(batch.x_dict)
-    for name in batch.n_id_dict.keys() - x.keys():
-        x[name] = torch.sin(batch.n_id_dict[name][:, None] * torch.arange(1.0, 5.0))
-    return x
-
-
-class Peer(nn.Module):
-    """Two layers of PyG's; each of a sample computes no more than the next one reads."""
-
-    def __init__(self, graph: Graph) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.target = graph.target
-        self.convs = nn.ModuleList(
-            HeteroConv({edge: SAGEConv((-1, -1), 8) for edge in graph.edges}) for _ in range(2)
-        )
-
-    def forward(self, batch: Batch) -> Tensor:
-        x, edges = inputs(batch), batch.edge_index_dict
-        for i, conv in enumerate(self.convs):
-            if batch.sample is not None:
-                numbers = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
-                x, edges, _ = trim_to_layer(i, *numbers, x, edges)
-            x = {name: rows.relu() for name, rows in conv(x, edges).items()}
-        return x[self.target]
-
-
-def test_pyg_computes_on_full_neighbourhoods_what_it_computes_on_the_graph(graph: Graph) -> None:
-    needs = BlockNeeds(edge_index=True)
-    (whole,) = full_loader(graph, plan_of(graph), needs)
-    peer = Peer(graph)
-    expected = peer(whole)
-    for batch in cpu_loader(graph, plan_of(graph), (-1, -1), needs=needs, threads=0):
-        torch.testing.assert_close(peer(batch)[: batch.batch_size], expected[seeds_of(batch)])
 
 
 def test_a_graph_of_one_type_has_pygs_names_without_types(tmp_path: Path) -> None:
@@ -427,32 +384,15 @@ def test_an_epoch_is_the_hosts_however_batches_are_made_ahead(
             assert_same(batch, expected, device)
 
 
-@on_each_device
-def test_a_step_that_is_made_later_is_the_batch_and_padding(store: Graph, device: str) -> None:
-    ours, theirs = loaders(store, device, fan_outs=(3, 2))
-    shapes = set()
-    padded = PaddedBatches(ours)
+def test_steps_that_are_made_later_have_one_shape_for_each_number_of_seeds(store: Graph) -> None:
+    ours, theirs = loaders(store, "cpu", fan_outs=(3, 2))
+    shapes, padded = set(), PaddedBatches(ours)
     for step, expected in zip(padded, theirs, strict=True):
         batch = padded.make(step)
         assert batch.is_padded
-        assert (batch.num_counted, batch.global_batch_size) == (
-            expected.num_counted,
-            expected.global_batch_size,
-        )
-        assert torch.equal(batch.y.cpu(), expected.y)
-        num_nodes = len(expected.n_id)
-        assert torch.equal(batch.n_id[:num_nodes].cpu(), expected.n_id)
-        assert torch.equal(batch.x[:num_nodes].cpu(), expected.x)
-        blocks, wanted_blocks = (
-            [block for hop in one.hops for block in hop.edges.values()] for one in (batch, expected)
-        )
-        for block, wanted in zip(blocks, wanted_blocks, strict=True):
-            assert int(block.indptr[-1]) == wanted.num_edges
-            assert torch.equal(block.indptr[: wanted.num_dst + 1].cpu(), wanted.indptr)
-            assert torch.equal(block.indices[: wanted.num_edges].cpu(), wanted.indices)
-            assert wanted.weight is not None
-            assert block.weight is not None
-            assert torch.equal(block.weight[: wanted.num_edges].cpu(), wanted.weight)
+        assert batch.num_counted == expected.num_counted
+        assert batch.global_batch_size == expected.global_batch_size
+        blocks = [block for hop in batch.hops for block in hop.edges.values()]
         shapes.add(tuple((b.num_dst, b.num_src, b.num_edges) for b in blocks))
     assert len(shapes) == 2  # 7 seeds, and the 2 that are left
     assert ours.state_dict() == {"epoch": 0, "step": len(ours)}

@@ -59,5 +59,4 @@ def plan_of(overrides: list[str], *, ranks: int = 1, shared: int = 0, **changes:
         "placement": [],
         "kernels": "Numba's kernels",
     }
-    asked = LaunchPlan.of(config)
-    return Plan(config, graph, "opened", asked, asked, [report | changes] * ranks)
+    return Plan(config, graph, "opened", LaunchPlan.of(config), [report | changes] * ranks)

@@ -50,6 +50,8 @@ def test_mistakes_are_told_as_for_training(
     assert main(["plan", *small, "modle=sage", "trainer.epochs=ten"]) == 2
     assert "2 mistakes in the configuration" in capsys.readouterr().err
     assert main(["plan", *small, "trainer.drop_last=true", "trainer.batch_size=1000"]) == 2
+    assert main(["plan", *small, "trainer.gpus=4"]) == 2
+    assert "trainer.gpus" in capsys.readouterr().err
 
 
 def test_of_a_large_graph_that_is_not_prepared_its_published_size_is_told(

@@ -10,11 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnntrain.app import compose_config
-from gnntrain.config import Config
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.planning import plan
-from gnntrain.planning.dry_run import Report
 from gnntrain.planning.plan import Plan
 from tests.planning.plans import GIB, MIB, batch_of, opened, plan_of
 from tests.trainers import loaders_of
@@ -53,9 +51,8 @@ def test_the_steps_of_an_epoch_are_those_of_the_loader(
     changes = {"batch_size": batch_size, "drop_last": drop_last}
     trainer = planned_run.config.trainer.model_copy(update=changes)
     config = planned_run.config.model_copy(update={"trainer": trainer})
-    planned = replace(
-        planned_run, config=config, asked=replace(planned_run.asked, world_size=world_size)
-    )
+    launch = replace(planned_run.launch, world_size=world_size)
+    planned = replace(planned_run, config=config, launch=launch)
     context = DistributedContext(world_size=world_size)
     num_steps = len(loaders_of(config, planned.graph, context).training_loader())
     if num_steps:  # a run of none is refused
@@ -112,26 +109,6 @@ def test_a_disk_that_is_too_small_names_the_run_directory(
     assert not Path("not").exists()
 
 
-def test_gpus_that_are_not_here_are_replaced_by_one_cpu_rank(
-    small: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def report(config: Config, *_: object) -> list[Report]:
-        measured.append(config)
-        return list(plan_of(small).ranks)
-
-    measured: list[Config] = []
-    monkeypatch.setattr(plan, "dry_run", report)
-    keys = ["trainer.gpus=4", "trainer.precision=fp16", "sampler.backend=triton"]
-    keys += ["trainer.device=cuda", "compute.kernels=triton"]
-    config = compose_config([*small, *keys], for_here=False)
-    planned = plan.plan(config)
-    assert (planned.asked.world_size, planned.figures["measured_on"]) == (4, "1 CPU rank")
-    assert (planned.figures["num_steps"], planned.fits) == (1, True)
-    assert measured[0].trainer.gpus == 0
-    assert measured[0].trainer.batch_size == 25
-    assert checks_of(planned) == {"GPUs": "note"}
-
-
 def test_a_run_on_parts_is_not_planned_as_one_on_the_whole_graph(
     small: list[str], tmp_path: Path
 ) -> None:
@@ -147,7 +124,6 @@ def test_several_ranks_are_measured_together(small: list[str]) -> None:
     config, _ = opened([*small, "distributed.num_processes=2"])
     planned = plan.plan(config)
     assert len(planned.ranks) == 2
-    assert planned.figures["measured_on"] == ""
     assert planned.memory["shared"] > 0
     assert planned.figures["batch"]["num_seeds"] <= 40
 

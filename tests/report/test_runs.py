@@ -69,21 +69,6 @@ def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_na
     assert not any("not ranked" in note for note in page["notes"])
 
 
-def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any) -> None:
-    runs = [
-        dataclasses.replace(run, config={**run.config, "dataset.split": split})
-        for split, run in enumerate([make("a", 0.5, lr=0.1), make("b", 0.6, lr=0.1)])
-    ]
-    other = make("c", 0.9, lr=0.2)
-    runs.append(dataclasses.replace(other, config={**other.config, "dataset.split": 2}))
-    assert best_of(runs).name == "b"
-    page = page_of(runs, best_of(runs), Findings())
-    assert any("splits" in note and "split 0, 1" in note for note in page["notes"])
-    table = groups_table(page["comparison"]["groups"])
-    assert [row[1] for row in table.rows] == ["0, 1", "2"]
-    assert table.best == 0
-
-
 def with_model(run: ReportedRun, **keys: Any) -> ReportedRun:
     config = {key: value for key, value in run.config.items() if not key.startswith("model.")}
     return dataclasses.replace(run, config=config | {f"model.{k}": v for k, v in keys.items()})

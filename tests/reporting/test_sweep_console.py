@@ -91,7 +91,7 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
             for n, one in enumerate(varied)
         ]
     )
-    assert "mean ± standard deviation over trainer.seed\n" in text
+    assert "mean ± standard deviation over seeds and splits\n" in text
     first, second = re.findall(r"^  (\d .*\d)$", text, re.MULTILINE)
     assert re.fullmatch(r"2 +model=sage +1 +0\.8200 +0\.7000", first)
     assert re.fullmatch(r"1 +model=gcn +2 +0\.8050 ± 0\.0071 +0\.7000 ± 0\.0000", second)
@@ -115,12 +115,3 @@ def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() ->
     assert [int(number) for number, _ in shown] == [16, 12, 8, 4, 0, 19, 18, 17, 15, 14]
     assert [trials == "1" for _, trials in shown] == [True] * 5 + [False] * 5
     assert "and 10 more in sweep.json" in text
-
-
-def test_settings_over_other_splits_are_told() -> None:
-    varied = [[f"{LR}={n}", f"dataset.split={n}"] for n in range(2)]
-    many = [
-        Trial(n, [], f"/{n}", "completed", "accuracy", 0.5, 0.5, 1.0, varied=one)
-        for n, one in enumerate(varied)
-    ]
-    assert "are not ranked against those over split 0" in finished(many)

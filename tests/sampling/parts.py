@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from gnntrain.data.graph import Edges, EdgeType, FusedCSC, NodeType
-from gnntrain.distributed.owners import AnyArray, NodeOwners
-from gnntrain.sampling.base import FanOuts, Int64Array
-from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws, RemoteSampler
-from tests.sampling.graphs import fan_outs_of, target_of
+from gnntrain.data.graph import GraphData, NodeType
+from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.partitioning.build import write_parts
+from gnntrain.data.store import StoredGraph
+from gnntrain.distributed.context import DistributedContext, rank_range
+from gnntrain.distributed.owners import AnyArray
+from gnntrain.loading.shared import SharedGraph
+from gnntrain.sampling.base import FanOuts, Int64Array, Seeds
+from gnntrain.sampling.remote import RemoteSampler
+from tests.graphs import stored
+from tests.sampling.graphs import fan_outs_of, seeds_of, target_of
 
 Answer = Callable[[Sequence[AnyArray]], list[AnyArray]]
 
@@ -46,83 +55,55 @@ def _received(array: AnyArray) -> AnyArray:
 
 
 @dataclass(frozen=True)
-class Partition:
-    """A renumbering of the nodes of a type by which each part is a range."""
+class Serving:
+    """The exchange of an owner, as far as a graph that answers uses it."""
 
-    owners: NodeOwners  # who holds which new ids
-    originals: Int64Array  # [num_nodes], the original id of each new one
-    new: Int64Array  # [num_nodes], the new id of each original one
+    calls: InProcess
+    owner: int
+    num_owners: int
+
+    def serve(self, name: str, answer: Answer) -> None:
+        self.calls.answers.setdefault(name, []).append(answer)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """A graph, whole and in parts in a folder."""
+
+    store: StoredGraph
+    path: Path
 
     @classmethod
-    def of(cls, part_of: Sequence[int], num_parts: int) -> Partition:
-        """The partition in which node i lies in part `part_of[i]`."""
-        parts = np.asarray(part_of, np.int64)
-        originals = np.argsort(parts, kind="stable")
-        new = np.empty_like(originals)
-        new[originals] = np.arange(len(originals))
-        starts = np.append(0, np.cumsum(np.bincount(parts, minlength=num_parts)))
-        return cls(NodeOwners(starts), originals, new)
+    def of(cls, folder: Path, data: GraphData, part_of: npt.ArrayLike) -> InParts:
+        """`part_of`: the part of each node, type by type."""
+        store, parts = stored(folder / "store", data), np.array(part_of, np.uint8)
+        write_parts(folder / "parts", store, parts, int(parts.max()) + 1, "random")
+        return cls(store, folder / "parts")
 
-    def ranges(self) -> list[slice]:
-        starts = self.owners.starts.tolist()
-        return [slice(*ends) for ends in pairwise(starts)]
+    @cached_property
+    def originals(self) -> dict[NodeType, Int64Array]:
+        """Of the nodes of each type, by their new numbers, the numbers in the whole graph."""
+        opened = PartitionedGraph.open(self.path).opened
+        return {
+            name: np.concatenate([part.originals[name] for part in opened])
+            for name in self.store.nodes
+        }
 
+    def seeds(self, nodes: npt.ArrayLike) -> Seeds:
+        """Seeds of the target type by their new numbers."""
+        graph = self.store.fused
+        new = np.argsort(self.originals[target_of(graph)])
+        return seeds_of(torch.from_numpy(new[np.asarray(nodes, np.int64)]), graph)
 
-Partitions = Mapping[NodeType, Partition]
-
-
-def originals_of(partitions: Partitions) -> dict[NodeType, Int64Array]:
-    return {name: own.originals for name, own in partitions.items()}
-
-
-def by_turns(graph: FusedCSC, num_parts: int) -> Partitions:
-    return {
-        name: Partition.of([i % num_parts for i in range(size)], num_parts)
-        for name, size in graph.num_nodes.items()
-    }
-
-
-def part_draws(
-    graph: FusedCSC, partitions: Partitions, part: int, weights: Mapping[EdgeType, AnyArray]
-) -> PartDraws:
-    """Draws of one part: the in-edges of its nodes of each type."""
-    original = {name: own.originals[own.ranges()[part]] for name, own in partitions.items()}
-    edges, of_part = {}, {}
-    for number, name in enumerate(graph.edge_types):
-        indptr, indices = graph.part(number)
-        ids = [np.arange(*indptr[node : node + 2]) for node in original[name[2]]]
-        taken = np.concatenate([np.empty(0, np.int64), *ids])
-        offsets = np.append(0, np.cumsum(list(map(len, ids)))).astype(np.int64)
-        sources = partitions[name[0]].new[indices[taken]].astype(indices.dtype)
-        edges[name] = Edges(offsets, sources)
-        if name in weights:
-            of_part[name] = weights[name][taken]
-    sizes = {name: len(own) for name, own in original.items()}
-    return PartDraws(FusedCSC.of(edges, sizes), original, of_part)
-
-
-def remote_sampler(
-    graph: FusedCSC,
-    partitions: Partitions,
-    fan_outs: Sequence[int] | FanOuts,
-    *,
-    parts_each: int = 1,
-    weights: Mapping[EdgeType, AnyArray] | None = None,
-    **options: Any,
-) -> tuple[RemoteSampler, InProcess]:
-    """A sampler, and the owners that it asks, each of several parts."""
-    starts = {name: own.owners.starts for name, own in partitions.items()}
-    num_parts = len(starts[target_of(graph)]) - 1
-    answers: list[Answer] = []
-    for first in range(0, num_parts, parts_each):
-        stop = min(first + parts_each, num_parts)
-        draws = [part_draws(graph, partitions, part, weights or {}) for part in range(first, stop)]
-        held = {name: NodeOwners(of[first : stop + 1] - of[first]) for name, of in starts.items()}
-        answers.append(DrawAnswers(draws, held, graph.edge_types))
-    caller = InProcess({DRAW: answers})
-    owners = {
-        name: NodeOwners(np.append(of[:-1:parts_each], of[-1])) for name, of in starts.items()
-    }
-    fan_outs = fan_outs_of(graph, fan_outs)
-    sampler = RemoteSampler(caller, owners, graph.edge_types, fan_outs, **options)
-    return sampler, caller
+    def sampler(
+        self, fan_outs: Sequence[int] | FanOuts, num_owners: int, **options: Any
+    ) -> tuple[RemoteSampler, InProcess]:
+        """A sampler, and the owners that it asks, each of several parts."""
+        calls, num_parts = InProcess({}), PartitionedGraph.open(self.path, range(0)).num_parts
+        for owner in range(num_owners):
+            held = rank_range(num_parts, owner, num_owners)
+            graph = PartitionedGraph.open(self.path, range(held.start, held.stop))
+            exchange: Any = Serving(calls, owner, num_owners)
+            shared = SharedGraph(graph, exchange, DistributedContext(), in_parts=True)
+        by_type = fan_outs_of(self.store.fused, fan_outs)
+        return RemoteSampler(calls, shared.owners, tuple(graph.edges), by_type, **options), calls

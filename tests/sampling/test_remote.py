@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -10,118 +12,106 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.graph import NODE, FusedCSC
+from gnntrain.data.graph import GraphData
 from gnntrain.errors import RunError
 from gnntrain.sampling import cpu
 from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.kernels import CHUNK_EDGES
 from gnntrain.sampling.remote import DRAW, NodeNumbers
+from tests.data.oracles import partitions, small_graph
 from tests.examples import examples
-from tests.hetero_graphs import hetero_graph
+from tests.hetero_graphs import random_hetero_data
 from tests.sampling.graphs import (
     assert_equal,
     blocks_of,
-    csc,
     each_scope,
-    of_one_type,
-    random_csc,
     sampler_of,
     seeds_of,
     some_fan_outs,
     some_seeds,
     target_of,
-    typed_graphs,
 )
-from tests.sampling.parts import Partition, by_turns, originals_of, remote_sampler
+from tests.sampling.parts import InParts
 
 KEY = SampleKey(seed=1, epoch=2, step=3)
 
 
+def by_turns(folder: Path, data: GraphData, num_parts: int) -> InParts:
+    num_nodes = sum(nodes.num_nodes for nodes in data.nodes.values())
+    return InParts.of(folder, data, np.arange(num_nodes) % num_parts)
+
+
 @examples(100)
 @given(
-    graph=typed_graphs(),
-    num_parts=st.sampled_from([1, 2, 4]),
-    parts_each=st.integers(1, 2),
+    drawn=partitions(),
     key=st.builds(SampleKey, *[st.integers(-(2**63), 2**64)] * 3),
     scope=st.sampled_from(["relation", "node"]),
     replace=st.booleans(),
     data=st.data(),
 )
 def test_blocks_are_those_of_the_whole_graph_whatever_the_partition(
-    graph: FusedCSC,
-    num_parts: int,
-    parts_each: int,
+    drawn: tuple[GraphData, list[int]],
     key: SampleKey,
     scope: str,
     replace: bool,
     data: st.DataObject,
 ) -> None:
     """Weights are those of the edges; degrees those of the whole graph."""
-    part = st.integers(0, num_parts - 1)
-    partitions = {
-        name: Partition.of(data.draw(st.lists(part, min_size=size, max_size=size)), num_parts)
-        for name, size in graph.num_nodes.items()
-    }
-    seeds, fan_outs = data.draw(some_seeds(graph)), data.draw(some_fan_outs(graph, scope))
-    options: dict[str, Any] = {"scope": scope, "replace": replace}
-    csc_of = {name: graph.part(number) for number, name in enumerate(graph.edge_types)}
-    weights = {name: np.arange(len(own[1]), dtype=np.float32) for name, own in csc_of.items()}
-    sampler, _ = remote_sampler(
-        graph,
-        partitions,
-        fan_outs,
-        parts_each=parts_each,
-        weights=weights,
-        needs=BlockNeeds(weight=True, degree=True),
-        **options,
-    )
-    given_seeds = partitions[target_of(graph)].new[np.array(seeds, np.int64)]
-    found = sampler.sample(seeds_of(torch.from_numpy(given_seeds), graph), key)
-    whole = sampler_of(graph, fan_outs, edge_ids=True, **options)
-    expected = whole.sample(seeds_of(seeds, graph), key)
-    assert_equal(found, expected, originals_of(partitions))
-    for number, (hop, wanted) in enumerate(zip(found.hops, expected.hops, strict=True)):
-        for name, block in hop.edges.items():
-            assert block.weight is not None
-            assert block.weight.dtype == torch.float32
-            np.testing.assert_array_equal(block.weight, weights[name][wanted.edges[name].edge_ids])
-            if number > 0:  # the last hop's destinations begin with those of all others
-                assert block.degree is None
-                continue
-            assert block.degree is not None
-            assert block.degree.dtype == torch.float32
-            nodes = expected.nodes[name[2]][: block.num_dst]
-            np.testing.assert_array_equal(block.degree, np.diff(csc_of[name][0])[nodes])
+    with TemporaryDirectory() as folder:
+        graph = InParts.of(Path(folder), *drawn)
+        store, fused = graph.store, graph.store.fused
+        seeds, fan_outs = data.draw(some_seeds(fused)), data.draw(some_fan_outs(fused, scope))
+        options: dict[str, Any] = {"scope": scope, "replace": replace}
+        weighted = {name for name, edges in store.edges.items() if edges.weight is not None}
+        needs = BlockNeeds(weight=bool(weighted), degree=True)
+        num_owners = data.draw(st.integers(1, max(drawn[1]) + 1))
+        sampler, _ = graph.sampler(fan_outs, num_owners, needs=needs, **options)
+        found = sampler.sample(graph.seeds(seeds), key)
+        whole = sampler_of(fused, fan_outs, edge_ids=True, **options)
+        expected = whole.sample(seeds_of(seeds, fused), key)
+        assert_equal(found, expected, graph.originals)
+        for number, (hop, wanted) in enumerate(zip(found.hops, expected.hops, strict=True)):
+            for name, block in hop.edges.items():
+                edges = store.edges[name]
+                if edges.weight is not None:
+                    assert block.weight is not None
+                    of_whole = edges.weight[wanted.edges[name].edge_ids]
+                    np.testing.assert_array_equal(block.weight, of_whole, strict=True)
+                if number > 0:  # the last hop's destinations begin with those of all others
+                    assert block.degree is None
+                    continue
+                nodes = expected.nodes[name[2]][: block.num_dst]
+                degrees = np.diff(edges.indptr)[nodes].astype(np.float32)
+                np.testing.assert_array_equal(block.degree, degrees, strict=True)
 
 
 @each_scope
 @pytest.mark.parametrize("fan_out", [25, -1])
-def test_hubs_beyond_a_chunk_of_edges(fan_out: int, scope: str) -> None:
-    num_edges = 3 * CHUNK_EDGES + 1
-    hub = of_one_type(csc(5000, np.arange(num_edges) % 5000, np.arange(num_edges) % 10 // 9))
-    partitions = by_turns(hub, 3)
-    sampler, _ = remote_sampler(hub, partitions, [fan_out, 2], scope=scope)
-    found = sampler.sample(seeds_of(torch.from_numpy(partitions[NODE].new[[1, 0]])), KEY)
-    expected = sampler_of(hub, [fan_out, 2], scope=scope).sample(seeds_of([1, 0]), KEY)
-    assert_equal(found, expected, originals_of(partitions))
+def test_hubs_beyond_a_chunk_of_edges(tmp_path: Path, fan_out: int, scope: str) -> None:
+    edges = np.arange(3 * CHUNK_EDGES + 1)
+    graph = by_turns(tmp_path, small_graph(5000, src=edges % 5000, dst=edges % 10 // 9), 3)
+    sampler, _ = graph.sampler([fan_out, 2], 3, scope=scope)
+    expected = sampler_of(graph.store.fused, [fan_out, 2], scope=scope).sample(
+        seeds_of([1, 0]), KEY
+    )
+    assert_equal(sampler.sample(graph.seeds([1, 0]), KEY), expected, graph.originals)
 
 
 @pytest.mark.parametrize(
-    "graph", [of_one_type(random_csc(30_000, 200_000)), hetero_graph().fused], ids=["one", "typed"]
+    "data", [small_graph(30_000, 200_000), random_hetero_data()], ids=["one", "typed"]
 )
-def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC) -> None:
+def test_a_used_sampler_gives_what_a_fresh_one_gives(tmp_path: Path, data: GraphData) -> None:
     """Batches that grow the table, and batches that find old numbers in it."""
-    rng, target = np.random.default_rng(0), target_of(graph)
-    partitions = by_turns(graph, 4)
-    used, _ = remote_sampler(graph, partitions, [5, 4, 30])
-    whole = sampler_of(graph, [5, 4, 30])
+    rng, graph = np.random.default_rng(0), by_turns(tmp_path, data, 4)
+    fused = graph.store.fused
+    used, _ = graph.sampler([5, 4, 30], 4)
+    whole = sampler_of(fused, [5, 4, 30])
     for step in range(10):
         size = rng.integers(0, 60) * (1 + 20 * (step % 5 == 4))
-        seeds, key = rng.integers(0, graph.num_nodes[target], size), SampleKey(0, 0, step)
-        found = used.sample(seeds_of(torch.from_numpy(partitions[target].new[seeds]), graph), key)
-        expected = whole.sample(seeds_of(torch.from_numpy(seeds), graph), key)
-        assert_equal(found, expected, originals_of(partitions))
+        seeds, key = rng.integers(0, fused.num_nodes[target_of(fused)], size), SampleKey(0, 0, step)
+        expected = whole.sample(seeds_of(torch.from_numpy(seeds), fused), key)
+        assert_equal(used.sample(graph.seeds(seeds), key), expected, graph.originals)
 
 
 def test_a_batch_of_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +122,10 @@ def test_a_batch_of_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -
         numbers.relabel(np.arange(3 * CHUNK_EDGES))
 
 
-def test_owners_are_asked_once_a_hop_and_send_ids_counts_and_sources_alone() -> None:
-    graph = of_one_type(random_csc(3000, 60_000))
-    sampler, caller = remote_sampler(graph, by_turns(graph, 2), [5, 3])
+def test_owners_are_asked_once_a_hop_and_send_ids_counts_and_sources_alone(
+    tmp_path: Path,
+) -> None:
+    sampler, caller = by_turns(tmp_path, small_graph(3000, 60_000), 2).sampler([5, 3], 2)
     blocks = blocks_of(sampler.sample(seeds_of(torch.arange(0, 3000, 6)), KEY))
     num_dst = sum(block.num_dst for block in blocks)
     num_edges = sum(block.num_edges for block in blocks)

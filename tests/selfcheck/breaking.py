@@ -1,8 +1,8 @@
 """Kernels broken from outside, in every process that a test starts: this file is `sitecustomize`,
 which Python imports at its start.
 
-`BROKEN` names operators, each with how its kernel is broken (wrong, raise, hang, abort), as in
-"aggregate=wrong,gather=abort". `compute.kernels=auto` then takes Triton's kernels on a CPU, too.
+`BROKEN` names operators, each with how its kernel is broken (wrong, raise, memory, hang, abort), as
+in "aggregate=wrong,gather=abort". `compute.kernels=auto` then takes Triton's kernels on a CPU, too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ def broken(function: Callable[..., Any], way: str) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         if way == "raise":
             raise RuntimeError(f"out of resources: shared memory for {function.__name__}")
+        if way == "memory":
+            import torch
+
+            raise torch.OutOfMemoryError("2 GiB")
         out = function(*arguments)
         while way == "hang":
             function(*arguments)
@@ -45,7 +49,6 @@ if __name__ == "sitecustomize" and os.environ.get("BROKEN"):
         name, way = item.split("=")
         OPERATORS[name].cuda = broken(OPERATORS[name].cuda, way)  # type: ignore[method-assign]
     choice.TRITON_DEVICES.add("cpu")
-    # A loaded machine interprets a case in a few seconds.
-    cases.CASE_SECONDS = int(os.environ.get("CASE_SECONDS", "12"))
-    choice.SECONDS = 500.0
+    # A loaded machine interprets an example in a few seconds.
+    cases.EXAMPLE_SECONDS = int(os.environ.get("EXAMPLE_SECONDS", "12"))
     gpu.PRECISIONS = ("fp32",)  # type: ignore[assignment]

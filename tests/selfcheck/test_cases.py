@@ -3,12 +3,11 @@ do not end, or end their process, and where the parent ends first."""
 
 from __future__ import annotations
 
-import math
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,7 @@ from torch import Tensor
 
 from gnntrain.compute.ops import OPERATORS
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
-from gnntrain.loading.pinned import PinningError
-from gnntrain.selfcheck.cases import (
-    Case,
-    Outcome,
-    WrongResultError,
-    all_cases,
-    compare,
-    tried,
-    try_cases,
-)
+from gnntrain.selfcheck.cases import WrongResultError, all_cases, compare, try_cases
 from tests.compute.devices import NEEDS_INTERPRETER
 from tests.selfcheck.breaking import python_path
 
@@ -35,35 +25,38 @@ pytest.importorskip("triton", reason="triton is not installed")
 CPU = torch.device("cpu")
 
 
-def test_every_operator_with_a_kernel_is_tried_by_cases_of_distinct_names() -> None:
-    cases = all_cases()
-    assert len({case.name for case in cases}) == len(cases)
-    tried = {case.kernel for case in cases}
-    assert tried == {SAMPLER, HOST_MEMORY} | {n for n, one in OPERATORS.items() if one.has("cuda")}
+def test_every_operator_with_a_kernel_is_tried() -> None:
+    kernels = {n for n, one in OPERATORS.items() if one.has("cuda")}
+    assert {kernel for kernel, _ in all_cases()} == {SAMPLER, HOST_MEMORY} | kernels
 
 
 def test_every_kernel_that_reads_features_is_tried_on_several_matrices() -> None:
-    names = {case.name for case in all_cases()}
+    cases = all_cases()
     for name, operator in OPERATORS.items():
         if operator.has("cuda") and "features" in operator.__annotations__:
-            assert f"{name}: rows in several matrices, bf16" in names
-            assert f"host memory: {name}, bf16" in names
+            assert "rows in several matrices" in cases[name, "bf16"]
+            assert name in cases[HOST_MEMORY, "bf16"]
 
 
-SMALL = ["gather: float32 rows, fp16", "host memory: aggregate_max, bf16", "sampler: padded"]
+SMALL = [
+    ("gather", "fp16", "float32 rows"),
+    (HOST_MEMORY, "bf16", "aggregate"),
+    (SAMPLER, "fp32", "padded"),
+]
 
 
 @NEEDS_INTERPRETER
-@pytest.mark.parametrize("name", SMALL)
-def test_a_right_kernel_passes(name: str) -> None:
-    next(case for case in all_cases() if case.name == name).run(CPU)
+@pytest.mark.parametrize(("kernel", "precision", "example"), SMALL)
+def test_a_right_kernel_passes(kernel: str, precision: str, example: str) -> None:
+    all_cases()[kernel, precision][example](CPU)
 
 
 @pytest.mark.slow
 @NEEDS_INTERPRETER
 def test_all_kernels_pass() -> None:
-    for case in all_cases():
-        case.run(CPU)
+    for examples in all_cases().values():
+        for error_on in examples.values():
+            error_on(CPU)
 
 
 OUT = torch.linspace(-3, 3, 20).reshape(5, 4)
@@ -96,71 +89,44 @@ def test_a_race_between_equal_calls_is_wrong_however_small() -> None:
         compare(lambda: OUT + 3e-7 * (next(calls) > 0), lambda: OUT, OUT.double)
 
 
-@pytest.mark.parametrize(
-    ("error", "is_lasting"),
-    [
-        (WrongResultError("error 0.1"), True),
-        (RuntimeError("an illegal memory access"), True),
-        (torch.OutOfMemoryError("2 GiB"), False),
-        (subprocess.CalledProcessError(1, "gcc"), False),
-        (PinningError("ulimit -l", "raise it"), False),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_is_the_machines_fault_is_tried_again(error: Exception, is_lasting: bool) -> None:
-    def fail(_: torch.device) -> float:
-        raise error
-
-    outcome = tried(Case("gather: x", "gather", "fp32", fail), CPU)
-    assert outcome.fault
-    assert outcome.is_lasting == is_lasting
-
-
 SLOW, PATIENCE = pytest.mark.slow, 120.0
-GATHER = "gather: selected rows, fp32"
-FURTHER, SUM = "gather: float32 rows, fp32", "aggregate: sum, fp32"
+GATHER, SUM = ("gather", "fp32"), ("aggregate", "fp32")
 
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Sets `BROKEN`, which processes from here on obey."""
     monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     return monkeypatch
-
-
-def try_some(
-    *names: str, seconds: float = math.inf, before: Sequence[str] = ()
-) -> tuple[dict[str, Outcome], str | None]:
-    """The outcomes, and why a process did not start."""
-    cases = {case.name: case for case in all_cases()}
-    known = dict.fromkeys(before, Outcome("hangs", is_lasting=False))
-    deadline = time.monotonic() + seconds
-    failure = try_cases([cases[name] for name in names], "cpu", deadline, known)
-    return known, failure
 
 
 @SLOW
 @NEEDS_INTERPRETER
-def test_what_hangs_twice_hangs_and_the_others_are_tried(broken: pytest.MonkeyPatch) -> None:
-    broken.setenv("BROKEN", "gather=hang")
-    broken.setenv("CASE_SECONDS", "10")
+@pytest.mark.parametrize(
+    ("way", "words", "is_lasting"),
+    [("hang", "hang", True), ("memory", "OutOfMemoryError", False)],
+)
+def test_a_fault_is_found_and_the_others_are_tried(
+    broken: pytest.MonkeyPatch, way: str, words: str, is_lasting: bool
+) -> None:
+    broken.setenv("BROKEN", f"gather={way}")
+    broken.setenv("EXAMPLE_SECONDS", "10")
     began = time.monotonic()
-    outcomes, _ = try_some(GATHER, FURTHER, SUM)
-    assert list(outcomes) == [GATHER, SUM]  # a further case would tell nothing new
-    assert "hang" in str(outcomes[GATHER].fault)
-    assert not outcomes[GATHER].is_lasting  # the machine may have had too much to do
-    assert try_some(GATHER, before=[GATHER])[0][GATHER].is_lasting
+    outcomes = try_cases([GATHER, SUM], "cpu")
+    assert list(outcomes) == [GATHER, SUM]
+    assert words in str(outcomes[GATHER].fault)
+    assert outcomes[GATHER].is_lasting == is_lasting
     assert outcomes[SUM].fault is None
     assert time.monotonic() - began < PATIENCE
 
 
-@SLOW
-@NEEDS_INTERPRETER
-def test_what_is_not_done_in_time_has_no_outcome(broken: pytest.MonkeyPatch) -> None:
-    broken.setenv("BROKEN", "gather=hang")
-    began = time.monotonic()
-    assert try_some(GATHER, SUM, seconds=1.0) == ({}, None)
-    assert time.monotonic() - began < PATIENCE
+def test_without_a_process_nothing_is_known() -> None:
+    outcomes = try_cases([GATHER, SUM], "no device")
+    assert [*outcomes] == [GATHER, SUM]
+    for outcome in outcomes.values():
+        assert "no device" in str(outcome.fault)
+        assert not outcome.is_lasting
 
 
 @SLOW
@@ -170,8 +136,8 @@ def test_no_process_is_left_where_the_parent_ends(
     broken: pytest.MonkeyPatch, ending: signal.Signals
 ) -> None:
     broken.setenv("BROKEN", "gather=hang")
-    broken.setenv("CASE_SECONDS", "8")
-    code = "from tests.selfcheck.test_cases import *; try_some(GATHER)"
+    broken.setenv("EXAMPLE_SECONDS", "8")
+    code = "from tests.selfcheck.test_cases import *; try_cases([GATHER], 'cpu')"
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
     deadline = time.monotonic() + PATIENCE

@@ -70,7 +70,7 @@ def test_every_broken_kernel_is_found_and_replaced_and_the_run_is_right(folder: 
     replaced = found["kernels"]["replaced"]
     assert set(replaced) == REPLACED
     assert all(name in warning for name in REPLACED)
-    ways = {"aggregate_max": "wrong", "edge_softmax": "SIGABRT", "pair_scores": "hang"}
+    ways = {"aggregate_max": "WrongResult", "edge_softmax": "SIGABRT", "pair_scores": "hang"}
     assert all(way in replaced[name] for name, way in ways.items())
     gnntrain(folder, *RUN, "model=gatv2", "run.dir=plain")
     expected = summary(folder, "plain")

@@ -140,7 +140,8 @@ def test_the_best_configuration_is_a_file_to_train_again(training: Training) -> 
     assert (found["trainer"]["lr"], found["model"]["name"]) == (0.3, "gat")
     assert found["distributed"]["threads"] is None  # it has the machine to itself then
     assert "run" not in found
-    assert run_sweep(["s/best.yaml", "trainer.seed=0,1", "run.dir=again"]).repeated
+    (again,) = run_sweep(["s/best.yaml", "trainer.seed=0,1", "run.dir=again"]).groups
+    assert len(again.counted) == 2
     assert {config.trainer.lr for config in training.configs[3:]} == {0.3}
     assert {config.model.name for config in training.configs[3:]} == {"gat"}
 

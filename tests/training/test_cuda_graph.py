@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,7 +31,8 @@ on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS
 
 @pytest.fixture
 def store(tmp_path: Path) -> StoredGraph:
-    return stored(tmp_path / "store", random_graph())
+    weights = np.random.default_rng(1).random(240).astype(np.float32)
+    return stored(tmp_path / "store", random_graph(edge_weight=weights))
 
 
 def trainer(
@@ -65,7 +67,7 @@ def trainer(
     "keys",
     [
         {"scheduler": "cosine", "clip_norm": 0.5, "max_steps": 6},
-        {"optimizer": "sgd", "warmup_epochs": 1},
+        {"kind": GCN, "optimizer": "sgd", "warmup_epochs": 1},
         {"precision": "bf16", "optimizer": "adamw"},
     ],
     ids=str,

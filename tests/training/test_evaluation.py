@@ -62,7 +62,7 @@ from tests.evaluators import layerwise
 from tests.examples import examples
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph, random_hetero_data
-from tests.loading.graphs import cpu_loader, only_its_rows
+from tests.loading.graphs import cpu_loader
 from tests.models.hetero_blocks import full_hetero_block
 from tests.simulated_device import present
 
@@ -161,24 +161,13 @@ def parts_evaluator(
 
 
 Graphs = dict[str, StoredGraph]
-NUM_PARTS = 5
 
 
 def write_graphs(folder: Path) -> Graphs:
-    """A graph of one type with weights and a typed one, each whole and in random unequal parts."""
+    """A graph of one type with weights, and a typed one."""
     weights = np.random.default_rng(1).random(240).astype(np.float32)
     data = {"one": random_graph(edge_weight=weights), "typed": random_hetero_data()}
-    graphs = {}
-    for kind, given_data in data.items():
-        graph = graphs[kind] = stored(folder / kind / "store", given_data)
-        numbers, shares = np.arange(NUM_PARTS, dtype=np.uint8), [0.5, 0.2, 0.1, 0.1, 0.1]
-        part_of = np.random.default_rng(2).choice(
-            numbers, sum(graph.schema.num_nodes.values()), p=shares
-        )
-        if kind == "typed":
-            part_of[-7:] = [0, 0, 1, 2, 3, 3, 0]  # one part has no venue
-        write_parts(folder / kind / "parts", graph, part_of, NUM_PARTS, "random")
-    return graphs
+    return {kind: stored(folder / kind, graph) for kind, graph in data.items()}
 
 
 @pytest.fixture(scope="module")
@@ -323,25 +312,12 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     }
     answers: dict[Any, Any] = {}
     for kind, variant in ON_MACHINES.items():
-        graph = StoredGraph.open(folder / kind / "store")
-        evaluators = {
-            n: layerwise(graph, at, context, all_ranks=n != "one") for n, at in places.items()
-        }
-        with exchange_of(context) as exchange, exchange_of(context) as of_parts:
-            local = only_its_rows(graph, context.machine, context.num_machines)
-            shared = SharedGraph(local, exchange, context, in_parts=False)
-            features = shared.features(FeaturesConfig(cache_ratio=0.1), lambda _: [])
-            evaluators["sharded"] = layerwise(local, places["all"], context, features=features)
-            parts, in_parts = parts_evaluator(folder / kind / "parts", of_parts, context)
-            evaluators["parts"] = in_parts
-            originals = np.concatenate([part.originals[graph.target] for part in parts.opened])
-            for place, evaluator in evaluators.items():
-                model = make_model(graph, variant)
-                nodes = originals if place == "parts" else evaluator.access.nodes[graph.target]
-                logits = evaluator.outputs(model)[0].clone()
-                found = [*nodes], logits, evaluator.evaluate(model)
-                answers[kind, place] = found
-            context.barrier()
+        graph = StoredGraph.open(folder / kind)
+        for place, at in places.items():
+            evaluator = layerwise(graph, at, context, all_ranks=place != "one")
+            model = make_model(graph, variant)
+            nodes, logits = evaluator.access.nodes[graph.target], evaluator.outputs(model)[0]
+            answers[kind, place] = [*nodes], logits.clone(), evaluator.evaluate(model)
     torch.save(answers, folder / f"{context.rank}.pt")
 
 
@@ -353,7 +329,7 @@ def test_machines_together_give_what_one_gives_and_all_know_it(tmp_path: Path) -
         graph = of(graphs, variant)
         model, num_nodes = make_model(graph, variant), len(graph.nodes[graph.target])
         expected, metrics = full_forward(graph, model), layerwise(graph, tmp_path).evaluate(model)
-        for place in ("all", "one", "on device", "on host", "sharded", "parts"):
+        for place in ("all", "one", "on device", "on host"):
             found = [answers[kind, place] for answers in by_rank]
             assert {node for nodes, *_ in found for node in nodes} == {*range(num_nodes)}
             for nodes, logits, of_rank in found:
@@ -514,20 +490,23 @@ def test_evaluation_takes_no_more_than_the_memory_that_is_free(
 # What evaluation in parts asks of other machines, and what it holds
 
 
+HELD = TYPED[:8:3]  # others aggregate rows of every edge type into a node type at once
+
+
 def hold_and_stop_rank(context: DistributedContext, folder: Path) -> None:
-    """Note the memory of evaluations, in layers of the machine's nodes; then the last rank is asked
-    to stop in the middle of the second layer."""
-    most = {}
+    """Note metrics and the memory of evaluations, in layers of the machine's nodes; then the last
+    rank is asked to stop in the middle of the second layer."""
+    found = {}
     with exchange_of(context) as exchange:
         graph, evaluator = parts_evaluator(folder, exchange, context)
         num_nodes = sum(map(len, graph.ranges.values()))
-        # Others aggregate rows of every edge type into a node type at once.
-        for variant in TYPED[:8:3]:
+        for variant in HELD:
             evaluator.access.buffers = noted = Noted(context, folder, 2**30)
             model = make_model(graph, variant, num_layers=5)
-            evaluator.evaluate(model)
-            most[name_of(variant)] = noted.most / (4 * model.hidden_channels * num_nodes)
-        (folder / f"{context.rank}.json").write_text(json.dumps(most))
+            metrics = evaluator.evaluate(model)
+            layers = noted.most / (4 * model.hidden_channels * num_nodes)
+            found[name_of(variant)] = metrics, layers
+        (folder / f"{context.rank}.json").write_text(json.dumps(found))
         output = evaluator._output
 
         def stopping(layer: Any, *rest: Any) -> torch.Tensor:
@@ -555,9 +534,12 @@ def test_an_evaluation_holds_two_layers_and_copies_of_one_and_a_stop_ends_it_on_
     with suppress(Interrupted):  # the launcher has seen the request, or the ranks' end before it
         launch(hold_and_stop_rank, tmp_path / "parts", plan, tmp_path)
     assert len(list(tmp_path.glob("parts/*.stopped"))) == 3
+    alone = layerwise(store, tmp_path)
+    expected = {name_of(v): alone.evaluate(make_model(store, v, num_layers=5)) for v in HELD}
     for rank in range(3):
-        layers = json.loads((tmp_path / "parts" / f"{rank}.json").read_text())
-        assert 0 < max(layers.values()) <= 3, layers
+        found = json.loads((tmp_path / "parts" / f"{rank}.json").read_text())
+        assert {name: metrics for name, (metrics, _) in found.items()} == expected
+        assert all(0 < layers <= 3 for _, layers in found.values()), found
 
 
 def ask_rank(context: DistributedContext, folder: Path) -> None:

@@ -65,9 +65,6 @@ class Recorder:
     def on_finish(self, summary: Summary) -> None: ...
 
 
-OPTIONS = ("task", "listeners", "callbacks", "checkpoints", "checkpoint_config", "record")
-
-
 def make_trainer(
     store: StoredGraph,
     context: DistributedContext | None = None,
@@ -80,13 +77,13 @@ def make_trainer(
     loader: Loader | None = None,
     **keys: Any,
 ) -> Trainer:
-    """A trainer of this model, or of GraphSAGE with these options; `keys` are the trainer's own
-    `OPTIONS`, and its configuration's."""
+    """A trainer of this model, or of GraphSAGE with these options; `keys` are of its configuration,
+    or arguments of the trainer."""
     context = context or DistributedContext()
     torch.manual_seed(0)
     if not isinstance(model, GNN):
         model = SAGE(store.num_features, store.num_outputs, hidden_channels=8, **model or {})
-    options = {"task": NodeClassification(store)} | {n: keys.pop(n) for n in OPTIONS if n in keys}
+    arguments = {name: keys.pop(name) for name in [*keys] if name not in TrainerConfig.model_fields}
     plan = SeedPlan(store.split("train"), batch_size, context.rank, context.world_size)
     if loader is None and kind == "full":
         loader = full_loader(store, plan, model.needs)
@@ -96,7 +93,7 @@ def make_trainer(
         evaluator or Scripted(values),
         config=TrainerConfig(**{"lr": 0.05, **keys}),
         context=context,
-        **options,
+        **{"task": NodeClassification(store), **arguments},
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scripts.bench.peers.turns import Spec
 
@@ -63,3 +63,18 @@ class Arrays:
             train=tensor("split_train.npy"),
             edges=edges,
         )
+
+    @property
+    def width(self) -> int:
+        """Numbers a feature row, the same of all types."""
+        (width,) = {rows.shape[1] for rows in self.features.values()}
+        return width
+
+    def embeddings(self, *, sparse: bool) -> nn.ModuleDict:
+        """Learnt rows of the types without features, as wide as the others'."""
+        tables = nn.ModuleDict()
+        for name, size in self.num_nodes.items():
+            if name not in self.features:
+                tables[name] = table = nn.Embedding(size, self.width, sparse=sparse)
+                nn.init.xavier_uniform_(table.weight)
+        return tables

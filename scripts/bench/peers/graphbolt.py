@@ -77,16 +77,7 @@ class RGCN(nn.Module):
 
     def __init__(self, spec: Spec, arrays: Arrays, *, sparse: bool) -> None:
         super().__init__()
-        (width,) = {rows.shape[1] for rows in arrays.features.values()}
-        self.embeddings = nn.ModuleDict(
-            {
-                name: nn.Embedding(size, width, sparse=sparse)
-                for name, size in arrays.num_nodes.items()
-                if name not in arrays.features
-            }
-        )
-        for weight in self.embeddings.parameters():
-            nn.init.xavier_uniform_(weight)
+        width, self.embeddings = arrays.width, arrays.embeddings(sparse=sparse)
         self.layers = nn.ModuleList(
             [
                 RelGraphConvLayer(width, spec.hidden, arrays),
@@ -175,8 +166,7 @@ def trainer(spec: Spec, batches: Batches) -> Any:
         model: Any = RGCN(spec, arrays, sparse=sparse)
         tables = list(model.embeddings.parameters())
     else:
-        width = arrays.features[arrays.target].shape[1]
-        model = SAGE(width, spec.hidden, spec.num_classes, len(spec.fan_outs))
+        model = SAGE(arrays.width, spec.hidden, spec.num_classes, len(spec.fan_outs))
     optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(model.layers.parameters(), lr=0.01)]
     if tables:
         kind = torch.optim.SparseAdam if sparse else torch.optim.Adam

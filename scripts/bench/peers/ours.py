@@ -14,25 +14,22 @@ import torch
 
 import gnntrain
 from gnntrain.app import compose_config
-from gnntrain.build import (
-    build_evaluator,
-    build_loaders,
-    build_model,
-    build_task,
-)
+from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.features import as_tensor
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.loading.batch import Batch
+from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.cpu import CPUSampler
+from gnntrain.tasks import Task
 from gnntrain.training.evaluation import Evaluator
-from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
+from gnntrain.training.records import Listener, StepProgress
 from gnntrain.training.trainer import Trainer
 from scripts.bench.peers.turns import Spec, Turns, compete
 
@@ -52,7 +49,7 @@ class _Finished(Exception):
     """The benchmark has no more turns."""
 
 
-class StepTurns:
+class StepTurns(Listener):
     """A listener that cuts the trainer's steps into turns, and waits between two."""
 
     def __init__(self, turns: Turns) -> None:
@@ -79,14 +76,6 @@ class StepTurns:
             self._turns.report(self._number, seconds, edges)
             self.begin()
 
-    def on_start(self, info: RunInfo) -> None: ...
-
-    def on_epoch(self, record: EpochRecord) -> None: ...
-
-    def on_message(self, text: str) -> None: ...
-
-    def on_finish(self, summary: Summary) -> None: ...
-
 
 def config_of(spec: Spec) -> Config:
     """What a user would ask the command for."""
@@ -112,13 +101,19 @@ def config_of(spec: Spec) -> Config:
     return compose_config(overrides)
 
 
-def train(context: DistributedContext, turns: Turns) -> None:
-    """`step`: the trainer's own loop, from the loader to the optimiser."""
-    config = config_of(turns.spec)
+def _built(
+    context: DistributedContext, spec: Spec
+) -> tuple[Config, StoredGraph, Task, AnyModel, LoaderBuilder]:
+    config = config_of(spec)
     graph = prepare_store(config.dataset).store
     task = build_task(config, graph)
     model = build_model(config, task, graph, context)
-    loaders = build_loaders(config, task, model, graph, context)
+    return config, graph, task, model, build_loaders(config, task, model, graph, context)
+
+
+def train(context: DistributedContext, turns: Turns) -> None:
+    """`step`: the trainer's own loop, from the loader to the optimiser."""
+    config, graph, task, model, loaders = _built(context, turns.spec)
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         listener = StepTurns(turns)
@@ -141,11 +136,8 @@ def train(context: DistributedContext, turns: Turns) -> None:
 
 def gather(context: DistributedContext, turns: Turns) -> None:
     """`gather`: the loader alone, with all that it does to make a batch ready."""
-    config = config_of(turns.spec)
-    graph = prepare_store(config.dataset).store
-    task = build_task(config, graph)
-    model = build_model(config, task, graph, context)
-    loader = build_loaders(config, task, model, graph, context).training_loader()
+    config, *_, loaders = _built(context, turns.spec)
+    loader = loaders.training_loader()
 
     def batches() -> Iterator[Batch]:
         for epoch in count(1):
@@ -184,11 +176,7 @@ def sample(_: DistributedContext, turns: Turns) -> None:
 
 def infer(context: DistributedContext, turns: Turns) -> None:
     """`inference`: exact outputs of all nodes; every batch is one whole pass."""
-    config = config_of(turns.spec)
-    graph = prepare_store(config.dataset).store
-    task = build_task(config, graph)
-    model = build_model(config, task, graph, context)
-    loaders = build_loaders(config, task, model, graph, context)
+    config, graph, task, model, loaders = _built(context, turns.spec)
     with tempfile.TemporaryDirectory() as directory:
         evaluator = build_evaluator(
             config, task, model, loaders, graph, context, Path(directory), exact=True

@@ -62,16 +62,7 @@ class RGCN(nn.Module):
 
     def __init__(self, spec: Spec, arrays: Arrays) -> None:
         super().__init__()
-        (width,) = {rows.shape[1] for rows in arrays.features.values()}
-        self.embeddings = nn.ModuleDict(
-            {
-                name: nn.Embedding(size, width, sparse=True)
-                for name, size in arrays.num_nodes.items()
-                if name not in arrays.features
-            }
-        )
-        for weight in self.embeddings.parameters():
-            nn.init.xavier_uniform_(weight)
+        width, self.embeddings = arrays.width, arrays.embeddings(sparse=True)
         self.convs, self.roots = nn.ModuleList(), nn.ModuleList()
         for before, after in ((width, spec.hidden), (spec.hidden, spec.num_classes)):
             convs = {
@@ -152,8 +143,7 @@ class Peer:
         spec, arrays = self.spec, self.arrays
         if self.is_typed:
             return RGCN(spec, arrays)
-        width = arrays.features[arrays.target].shape[1]
-        return SAGE(width, spec.hidden, spec.num_classes, len(spec.fan_outs))
+        return SAGE(arrays.width, spec.hidden, spec.num_classes, len(spec.fan_outs))
 
     def outputs(self, model: nn.Module, batch: Any) -> Tensor:
         """Of the target type; the seed nodes come first."""
