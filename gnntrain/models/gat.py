@@ -69,24 +69,10 @@ class GAT(GNN):
         negative_slope: Slope of the attention's leaky ReLU below zero.
     """
 
-    config_defaults: ClassVar[dict[str, Any]] = {"activation": "elu"}
     conv_class: ClassVar[type[Any]] = BlockGATConv
+    config_defaults: ClassVar[dict[str, Any]] = {"activation": "elu"}
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        heads: Annotated[OneOrMore, Divides("hidden_channels")] = 8,
-        output_heads: OneOrMore = 1,
-        attention_dropout: Share = 0.0,
-        negative_slope: NonNegative = 0.2,
-        **scaffold: Any,
-    ) -> None:
-        scaffold["conv_options"] = {
-            "heads": heads,
-            "output_heads": output_heads,
-            "negative_slope": negative_slope,
-            "dropout": attention_dropout,
-        }
-        super().__init__(self.conv_class, in_channels, out_channels, **scaffold)
+    heads: Annotated[OneOrMore, Divides("hidden_channels")] = 8
+    output_heads: OneOrMore = 1
+    attention_dropout: Share = 0.0
+    negative_slope: NonNegative = 0.2

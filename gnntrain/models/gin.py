@@ -36,16 +36,8 @@ class GIN(GNN):
         mlp_layers: Linear layers of each convolution's MLP.
     """
 
+    conv_class = BlockGINConv
     config_defaults: ClassVar[dict[str, Any]] = {"norm": "layer"}
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        train_eps: bool = False,
-        mlp_layers: OneOrMore = 2,
-        **scaffold: Any,
-    ) -> None:
-        scaffold["conv_options"] = {"mlp_layers": mlp_layers, "train_eps": train_eps}
-        super().__init__(BlockGINConv, in_channels, out_channels, **scaffold)
+    train_eps: bool = False
+    mlp_layers: OneOrMore = 2

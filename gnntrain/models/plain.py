@@ -55,9 +55,9 @@ class Layers(nn.Module):
     reach the target type in the layers after it; there are parameters for these alone, by node type
     (with `is_typed` in dictionaries). The layer that gives the outputs has no norm, activation and
     dropout; with jk that is a linear map `lin`, and all convolutions are hidden_channels wide. A
-    residual comes after the activation, through a linear map where widths differ. one_hot: node
-    types without features have one-hot input, see `LayerTypes`: the number of matrices that all
-    edge types share, or 0: each has its own.
+    residual comes after the activation, through a linear map where widths differ. featureless: node
+    types without features have learnt rows (embedding), or one-hot input (one_hot), see
+    `LayerTypes`; its matrices are those of the edge types, or the `num_bases` that all share.
 
     model(x, edge_index, more): features and edges; of typed graphs by type. `more` is edge_weight,
     or of typed graphs the nodes of a batch, int64 [num_nodes] of each type whose rows are learnt.
@@ -83,9 +83,9 @@ class Layers(nn.Module):
         jk: str = "none",
         project_inputs: bool = True,
         embedding_channels: int | None = None,
-        one_hot: int | None = None,
+        featureless: str = "embedding",
         is_typed: bool = True,
-        conv_options: Any = None,
+        **conv_options: Any,
     ) -> None:
         super().__init__()
         self.schema, self.is_typed, self.jk = schema, is_typed, jk
@@ -108,20 +108,21 @@ class Layers(nn.Module):
         self.computed: list[tuple[str, ...]] = computed  # the node types, by layer
         self.num_inputs: dict[str, int] = {}  # widths of the rows that enter, by node type
         self.tables, self.projections = ModuleDict(), ModuleDict()
+        is_one_hot, num_bases = featureless == "one_hot", conv_options.get("num_bases")
         for t in read:
             width, is_fit = schema.num_features[t], False
             if width == 0:
                 width, parts = embedding_channels or hidden_channels, 1
-                if one_hot is not None:
+                if is_one_hot:
                     parts = sum(e[0] == t and e[2] in computed[0] for e in schema.edge_types)
-                    parts = (one_hot if one_hot and parts else parts) + (t in computed[0])
+                    parts = (num_bases if num_bases and parts else parts) + (t in computed[0])
                     width = parts * (hidden_channels if num_layers > 1 else out_channels)
                 self.tables[t] = self.make_table(schema.num_nodes[t], width, parts)
-                is_fit = one_hot is not None or width == hidden_channels
+                is_fit = is_one_hot or width == hidden_channels
             self.num_inputs[t] = width
             if project_inputs and not is_fit:
                 self.projections[t] = nn.Linear(width, hidden_channels)
-        self.one_hot = () if one_hot is None else tuple(t for t in read if t in self.tables)
+        self.one_hot = tuple(t for t in read if is_one_hot and t in self.tables)
         widths = {t: hidden_channels if t in self.projections else self.num_inputs[t] for t in read}
         # Width of the target's rows that enter the last layer: the last convolution, or `lin`.
         self.embedding_channels = widths[schema.target] if num_layers == 1 else hidden_channels
@@ -132,7 +133,7 @@ class Layers(nn.Module):
             edges = tuple(edge for edge in schema.edge_types if edge[2] in node_types)
             of = widths, after, node_types, edges, is_output, one_hot_types
             layer = LayerTypes(*of, hidden_channels, self.act_and_norm)
-            self.convs.append(conv(layer, **(conv_options or {})))
+            self.convs.append(conv(layer, **conv_options))
             kind, options = (self.act_and_norm.get(key) for key in ("norm", "norm_kwargs"))
             norms, linears = dict[str, Any](), dict[str, Any]()
             for t in node_types:
@@ -224,9 +225,10 @@ class GCNLayer(pyg.GCNConv):
 
 
 class SAGELayer(pyg.SAGEConv):
-    def __init__(self, types, normalize, **options):
-        # A single output would be its sign.
-        super().__init__(*types.channels, normalize=normalize and not types.is_output, **options)
+    def __init__(self, types, aggregator, root_weight, normalize):
+        normalize = normalize and not types.is_output  # a single output would be its sign
+        options = {"root_weight": root_weight, "normalize": normalize}
+        super().__init__(*types.channels, aggregator, **options)
 
 
 class GINLayer(pyg.GINConv):
@@ -244,13 +246,15 @@ def head_options(types, heads, output_heads):
 
 
 class GATLayer(pyg.GATConv):
-    def __init__(self, types, heads, output_heads, **options):
-        super().__init__(types.channels[0], **head_options(types, heads, output_heads), **options)
+    def __init__(self, types, heads, output_heads, attention_dropout, **options):
+        options |= {"dropout": attention_dropout, **head_options(types, heads, output_heads)}
+        super().__init__(types.channels[0], **options)
 
 
 class GATv2Layer(pyg.GATv2Conv):
-    def __init__(self, types, heads, output_heads, **options):
-        super().__init__(types.channels[0], **head_options(types, heads, output_heads), **options)
+    def __init__(self, types, heads, output_heads, attention_dropout, **options):
+        options |= {"dropout": attention_dropout, **head_options(types, heads, output_heads)}
+        super().__init__(types.channels[0], **options)
 
 
 # The layers of typed graphs take the rows `h` and the edges by type, and give the rows of the node
@@ -269,12 +273,13 @@ class HeteroSAGELayer(nn.Module):
     """Sum or mean over the relations r of lin_l_r(aggregate of x_u) + lin_r_r(x_v).
 
     The parameters are those of PyG's `HeteroConv` of a `SAGEConv` for each relation. A node type
-    without edges into it has a linear layer. `is_mean`: the relations are averaged, else summed.
+    without edges into it has a linear layer.
     """
 
-    def __init__(self, types, aggregator, is_mean):
+    def __init__(self, types, aggregator, relation_aggregator):
         super().__init__()
-        self.types, self.reduce, self.is_mean = types, aggregator, is_mean
+        self.types, self.reduce = types, aggregator
+        self.is_mean = relation_aggregator == "mean"
         widths, after, self.convs = types.in_channels, types.out_channels, ModuleDict()
         for edge in types.edge_types:
             both = widths[edge[0]], widths[edge[2]]
@@ -452,15 +457,15 @@ class RGATLayer(nn.Module):
     """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
 
     W_0 and b are by node type: `roots`, linear layers. `relations` has the parameters of a
-    `GATConv` for each edge type. If `is_joint`, one softmax covers the in-neighbours of all
-    relations.
+    `GATConv` for each edge type. With `across_relations` one softmax covers the in-neighbours of
+    all relations.
     """
 
     make_relation: Any = GATLayer
 
-    def __init__(self, types, is_joint, heads, output_heads, **options):
+    def __init__(self, types, across_relations, heads, output_heads, **options):
         super().__init__()
-        self.types, self.is_joint, self.concat = types, is_joint, not types.is_output
+        self.types, self.is_joint, self.concat = types, across_relations, not types.is_output
         self.heads = output_heads if types.is_output else heads
         before, self.relations = types.in_channels, ModuleDict()
         options |= {"add_self_loops": False, "bias": False}
