@@ -140,18 +140,19 @@ def model_section(name: str) -> type[ModelConfig]:
         of_file = [node for node in module.body if isinstance(node, ast.ClassDef)]
         classes += [node for node in of_file if node.name.lower() == folded]
         summary = summary or (ast.get_docstring(module) or "").partition("\n")[0]
+        target: ast.expr
         for node in classes[-1].body:
             if isinstance(node, ast.AnnAssign) and node.value is not None:
-                target, kind = ast.unparse(node.target), ast.unparse(node.annotation)
+                target, kind, value = node.target, ast.unparse(node.annotation), node.value
             elif isinstance(node, ast.Assign):
-                target, kind = ast.unparse(node.targets[0]), "ClassVar"
+                target, kind, value = node.targets[0], "ClassVar", node.value
             else:
                 continue
             if not kind.startswith("ClassVar"):
-                fields[target] = (kind, ast.literal_eval(node.value))
+                fields[ast.unparse(target)] = (kind, ast.literal_eval(value))
                 continue
             with suppress(ValueError):  # it would have to be computed
-                constants.setdefault(target, ast.literal_eval(node.value))
+                constants.setdefault(ast.unparse(target), ast.literal_eval(value))
         file = ast.unparse(classes[-1].bases[0]).rpartition(".")[2].lower()
     constants["is_hetero"] = file == "heterognn"
     base = HeteroLayeredConfig if constants["is_hetero"] else LayeredConfig
