@@ -44,7 +44,6 @@ class HeteroConv:
         needs: The fields of a block that it reads; `rows`: whether it takes lazy features.
         is_one_relation: Whether it is a convolution of PyG, of nodes of one type; the sources' rows
             then hold the destinations'.
-        has_transform: Whether each edge type aggregates rows of its own, see `source`.
         is_joint: Whether all edge types into a node type are one stage.
         is_linear: Whether it is a linear map of aggregates: `on_blocks` takes the layer's input
             also where `source` names transformed rows, and multiplies after the aggregation.
@@ -53,7 +52,6 @@ class HeteroConv:
 
     needs: BlockNeeds = BlockNeeds(rows=True)
     is_one_relation: ClassVar[bool] = False
-    has_transform: ClassVar[bool] = False
     is_joint: bool = False
     is_linear: bool = False
     gives_layer: bool = False
@@ -70,7 +68,7 @@ class HeteroConv:
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         """Which transformed rows the edge type aggregates: those of its source type (shared with
         others), its own, or None: the layer's input, see `columns`."""
-        return edge_type if self.has_transform else None
+        return edge_type
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
@@ -120,7 +118,7 @@ class BlockConv(HeteroConv):
     relation.
 
     `conv(x, edge_index)` is still PyG's own message passing. On blocks it has two stages:
-    `transform`, by row (unless `has_transform` is False), and `propagate_block`, over edges. A
+    `transform`, by row (unless `source` gives None), and `propagate_block`, over edges. A
     subclass must not have the name of its base: PyG looks up a class's source by name.
     """
 

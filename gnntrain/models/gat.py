@@ -19,8 +19,6 @@ from gnntrain.sampling.block import Block
 class BlockGATConv(BlockConv, plain.GATLayer):
     """Σ α_uv W x_u + b over the in-neighbours u and v itself."""
 
-    has_transform = True
-
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:  # noqa: ARG002
         """W x, and then a column a head: a source's part of the score, a_src · W x.
 

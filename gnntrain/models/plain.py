@@ -375,8 +375,10 @@ class RGCNLayer(nn.Module):
         return out
 
 
-def attend(number, rows, scores, index, dropout=0.0):
-    """Sums of edges' rows, `[number, H, C]`, with the softmax of scores `[E, H]` by `index`."""
+def attend(number, messages, dropout=0.0):
+    """Sums of edges' rows, `[number, H, C]`, by the softmax of a destination's scores. A message is
+    the rows `[E, H, C]` of some edges, their scores `[E, H]` and destinations `[E]`."""
+    rows, scores, index = map(torch.cat, zip(*messages, strict=True))
     alpha = F.dropout(softmax(scores, index, num_nodes=number), dropout).unsqueeze(-1)
     return scatter(alpha * rows, index, dim_size=number)
 
@@ -433,7 +435,7 @@ class HGTLayer(nn.Module):
     def forward(self, h, edge_index):
         out, heads = {}, (self.heads, -1)
         for t in self.types.node_types:
-            rows, scores, index, total = [], [], [], None
+            messages = []
             for edge in self.types.into(t):
                 src, dst = edge_index[edge]
                 query = self.q_lin[t](h[t]).unflatten(1, heads)
@@ -444,11 +446,8 @@ class HGTLayer(nn.Module):
                     for part, matrix in zip(kv, matrices, strict=True)
                 )
                 score = (keys[src] * query[dst]).sum(-1) / query.shape[-1] ** 0.5
-                scores.append(score * self.p_rel[edge])
-                rows.append(values[src])
-                index.append(dst)
-            if rows:
-                total = attend(len(h[t]), *map(torch.cat, (rows, scores, index))).flatten(1)
+                messages.append((values[src], score * self.p_rel[edge], dst))
+            total = attend(len(h[t]), messages).flatten(1) if messages else None
             out[t] = self.finish(t, total, h[t])
         return out
 
@@ -485,7 +484,7 @@ class RGATLayer(nn.Module):
     def forward(self, h, edge_index):
         out = {}
         for t in self.types.node_types:
-            rows, scores, index, total = [], [], [], None
+            messages, total = [], None
             for i, edge in enumerate(self.types.into(t)):
                 conv, (src, dst) = self.relations[edge], edge_index[edge]
                 lins = (conv.lin, conv.lin) if conv.lin else (conv.lin_src, conv.lin_dst)
@@ -494,14 +493,13 @@ class RGATLayer(nn.Module):
                     for lin, of in zip(lins, (edge[0], t), strict=True)
                 )
                 score = (source * conv.att_src).sum(-1)[src] + (target * conv.att_dst).sum(-1)[dst]
-                scores.append(F.leaky_relu(score, conv.negative_slope))
-                rows.append(source[src])
-                index.append(dst if self.is_joint else dst + i * len(h[t]))
-            if rows:  # one softmax, or one a relation
-                number = 1 if self.is_joint else len(rows)
-                joined = [torch.cat(part) for part in (rows, scores, index)]
+                score = F.leaky_relu(score, conv.negative_slope)
+                dst = dst if self.is_joint else dst + i * len(h[t])
+                messages.append((source[src], score, dst))
+            if messages:  # one softmax, or one a relation
+                number = 1 if self.is_joint else len(messages)
                 dropout = conv.dropout if self.training else 0.0
-                total = attend(number * len(h[t]), *joined, dropout=dropout)
+                total = attend(number * len(h[t]), messages, dropout)
                 total = total.unflatten(0, (number, -1)).sum(0)
                 total = total.flatten(1) if self.concat else total.mean(1)
             out[t] = self.finish(t, total, h[t])

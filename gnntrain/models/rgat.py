@@ -16,7 +16,6 @@ from gnntrain.models.gat import BlockGATConv
 
 
 class BlockRGATConv(plain.RGATLayer, conv.HeteroConv):
-    has_transform = True
     make_relation = BlockGATConv
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
