@@ -94,8 +94,7 @@ def train(
         jobs = joint_run.job_names(torchrun_job, next(_numbers))
         if data is not None:
             # Validated as a whole: task.type affects the data set's keys.
-            dataset = object_dataset(config.dataset)
-            config = Config.model_validate({**dict(config), "dataset": dataset})
+            config = config.changed(dataset=object_dataset(config.dataset))
         place = place or _place(config)
         keys = config.run.if_exists, overrides, None if place.is_made_up else place.path
         begun = joint_run.begun_run(*keys, jobs, is_launched=rendezvous is not None)
@@ -186,7 +185,7 @@ def _run(
     keys name another than its own."""
     started = time.time()
     # Of a configuration made in Python nothing was refused yet.
-    contradicting = [problem for _, problem in checks.contradictions(config, plugins=True)]
+    contradicting = checks.contradictions(config, plugins=True)
     if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()

@@ -55,7 +55,7 @@ def test_commands_in_the_pages_can_be_typed(file: str, command: str) -> None:  #
     except ConfigError as error:
         wrong = {problem.key for problem in error.problems}
     here = {key for key in wrong if key.startswith("dataset.") and "dataset=files" in words}
-    assert wrong <= MACHINE_KEYS | here | ({"model.name"} if "model=plugin" in words else set())
+    assert wrong <= MACHINE_KEYS | here
 
 
 def said(tree: ast.AST) -> Iterator[str]:

@@ -108,14 +108,14 @@ def trained(folder: Path) -> dict[str, object]:
 @pytest.mark.usefixtures("_package")
 @pytest.mark.parametrize(
     "word",
-    ["dataset=ring", "model.name=my_sage", "model.name=my_typed_sage", "sampler.backend=first"],
+    ["dataset=ring", "model=my_sage", "model=my_typed_sage", "sampler.backend=first"],
 )
 def test_what_the_page_adds_trains(
     tmp_path: Path, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command_with(word)) == 0
     assert trained(tmp_path)["metric"] == "accuracy"
-    if word == "model.name=my_sage":
+    if word == "model=my_sage":
         assert main(["ls", "models"]) == 0
         assert "my_sage" in capsys.readouterr().out
     if word == "sampler.backend=first":
@@ -125,11 +125,11 @@ def test_what_the_page_adds_trains(
 @pytest.mark.usefixtures("_package")
 def test_a_typed_option_replaces_a_packages_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("dataset: ring\nmodel: my_sage\n", encoding="utf-8")
-    composed = compose_config([str(tmp_path / "mine.yaml"), "model=gcn"]).config
+    composed = compose_config([str(tmp_path / "mine.yaml"), "model=gcn"])
     assert (composed.dataset.name, composed.model.name) == ("ring", "gcn")
-    composed = compose_config([str(tmp_path / "mine.yaml"), "dataset=cora"]).config
+    composed = compose_config([str(tmp_path / "mine.yaml"), "dataset=cora"])
     assert (composed.dataset.name, composed.model.name) == ("cora", "my_sage")
-    assert compose_config(["model=my_sage", "model=gcn"]).config.model.name == "gcn"
+    assert compose_config(["model=my_sage", "model=gcn"]).model.name == "gcn"
 
 
 @pytest.mark.usefixtures("_package")

@@ -16,7 +16,6 @@ from gnntrain.config.problems import ConfigError, Problem, as_typed, did_you_mea
 from gnntrain.config.published import DATASET_NAMES
 from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig, TrainerConfig
 from gnntrain.config.section import Section, in_words, judged, key_schema
-from gnntrain.config.types import Divides
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file
@@ -149,12 +148,14 @@ def from_dict(
     problems = [*found, *(one for one in wrong if one.key not in known)]
     checks = [contradictions(config)]
     if not saved:
-        checks.append(((one.key,), one) for one in missing_files(config))
+        checks.append(missing_files(config))
     if gpus is not None:
-        checks.append(((one.key,), one) for one in machine_problems(config, gpus))
+        checks.append(iter(machine_problems(config, gpus)))
     for check in checks:  # of keys that no mistake so far touches
         touched = tuple(f"{problem.key.removesuffix('.name')}." for problem in problems)
-        problems += [p for keys, p in check if not any(f"{k}.".startswith(touched) for k in keys)]
+        for one in check:
+            if not any(f"{key}.".startswith(touched) for key in (one.key, *one.beside)):
+                problems.append(one)
     if problems:
         raise ConfigError(problems)
     return config
@@ -200,10 +201,8 @@ def refuse_other_arguments(config: object, overrides: object = ()) -> None:
             )
 
 
-def contradictions(
-    config: Config, *, plugins: bool = False
-) -> Iterator[tuple[tuple[str, ...], Problem]]:
-    """The keys that cannot be as they are beside each other, each pair with the problem.
+def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem]:
+    """The keys that cannot be as they are beside each other.
 
     With `plugins` a plug-in model is imported, to see whether it is one of typed graphs.
     """
@@ -237,24 +236,18 @@ def contradictions(
             expects = f"one number a layer: model.num_layers={model.num_layers}"
         else:
             continue
-        compared = (key, "sampler.fan_outs", "model.num_layers", "model.name")
-        yield compared, Problem(key, shown(value), expects)
-
-    # The model's keys that must divide another one, as heads must divide hidden_channels.
-    for name, field in type(model).model_fields.items():
-        for other in (item.key for item in field.metadata if isinstance(item, Divides)):
-            divisor, whole = getattr(model, name), getattr(model, other)
-            if divisor is not None and whole % divisor:
-                below = max(n for n in range(1, divisor + 1) if whole % n == 0)
-                hint = f"write model.{name}={below} or model.{other}={whole + -whole % divisor}"
-                expects = f"a divisor of model.{other}={whole}"
-                problem = Problem(f"model.{name}", shown(divisor), expects, hint)
-                yield (problem.key, f"model.{other}"), problem
+        beside = ("sampler.fan_outs", "model.num_layers", "model.name")
+        yield Problem(key, shown(value), expects, beside=beside)
 
     # Numbers that do not fit others.
-    trainer, nodes = config.trainer, "dataset.num_nodes"
+    values, trainer, nodes = _values(config, facts), config.trainer, "dataset.num_nodes"
     is_long = trainer.warmup_epochs > trainer.epochs
     numbers = [(is_long, "trainer.warmup_epochs", "at most", "trainer.epochs")]
+    of_model = dict(model)
+    for name in ("heads", "num_blocks"):
+        divisor = of_model.get(name)
+        has_rest = divisor is not None and of_model["hidden_channels"] % divisor > 0
+        numbers.append((has_rest, f"model.{name}", "a divisor of", "model.hidden_channels"))
     if isinstance(data, SyntheticConfig):
         size, edges = data.num_nodes, data.num_edges
         of_splits = sum(part or 0 for part in (data.num_train, data.num_val, data.num_test))
@@ -269,29 +262,25 @@ def contradictions(
         ]
     for is_wrong, key, expects, other in numbers:
         if is_wrong:
-            expects = f"{expects} {other}={_value(config, other)}"
-            yield (key, other), Problem(key, str(_value(config, key)), expects)
-    yield from _clashes(_CLASHES, config, facts)
+            yield Problem(key, values[key], f"{expects} {other}={values[other]}", beside=(other,))
+    yield from _clashes(_CLASHES, values, facts)
+
+
+def _values(config: Config, facts: Mapping[str, object]) -> dict[str, str]:
+    """Every key's value and every fact as text."""
+    keys = {f"{name}.{key}": value for name, section in config for key, value in section}
+    return {key: shown(value) for key, value in {**keys, **facts}.items()}
 
 
 def _clashes(
-    rules: Rules, config: Config, facts: Mapping[str, object]
-) -> Iterator[tuple[tuple[str, str], Problem]]:
+    rules: Rules, values: Mapping[str, str], facts: Mapping[str, object]
+) -> Iterator[Problem]:
     for (key, wrong, instead), others in rules.items():
-        value = _value(config, key)
-        for other, beside in others.items() if _is_one_of(value, wrong) else ():
-            its_value = shown(facts[other]) if other in facts else _value(config, other)
-            if _is_one_of(its_value, beside):
-                told = other if its_value == "true" else f"{other}={its_value}"
+        for other, beside in others.items() if _is_one_of(values.get(key), wrong) else ():
+            if _is_one_of(values.get(other), beside):
+                told = other if values[other] == "true" else f"{other}={values[other]}"
                 hint = "leave it out" if other in facts else "leave one of the two out"
-                yield (key, other), Problem(key, str(value), f"{instead} with {told}", hint)
-
-
-def _value(config: Config, key: str) -> str | None:
-    """The value of a key as text; None if the chosen section has no such key."""
-    section, _, name = key.partition(".")
-    keys = getattr(config, section)
-    return shown(getattr(keys, name)) if name in type(keys).model_fields else None
+                yield Problem(key, values[key], f"{instead} with {told}", hint, (other,))
 
 
 def _is_one_of(value: str | None, words: str) -> bool:
@@ -344,7 +333,8 @@ def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> l
     only where their number matters, since it costs an import of torch."""
     trainer = config.trainer
     is_asked = trainer.device != "auto" or trainer.gpus != "auto"
-    keys = (_is_one_of(_value(config, key), wrong) for key, wrong, _ in _HERE)
+    values = _values(config, {})
+    keys = (_is_one_of(values.get(key), wrong) for key, wrong, _ in _HERE)
     is_cpu = trainer.device == "cpu" or trainer.gpus == 0
     found = gpus() if not is_cpu and (is_asked or any(keys)) else {}
     kind, num_gpus = training_device(trainer, found)
@@ -372,7 +362,7 @@ def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> l
     if ranks > most:
         expects = f"at most {most} ranks on this machine, for its cores and memory"
         problems.append(Problem("distributed.num_processes", str(ranks), expects))
-    problems += (problem for _, problem in _clashes(_HERE, config, facts))
+    problems += _clashes(_HERE, _values(config, facts), facts)
     chosen = config.logger.chosen()
     for name in ("tensorboard", "wandb", "mlflow"):
         if name in chosen and find_spec(name) is None:

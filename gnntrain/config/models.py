@@ -12,15 +12,15 @@ import ast
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, create_model
 
 from gnntrain.config import types
-from gnntrain.config.section import Section
-from gnntrain.config.types import JSON, OneOf, OneOrMore, Share, Text, name_in
+from gnntrain.config.section import Section, judged
+from gnntrain.config.types import JSON, OneOrMore, Share, Text, name_in, one_of
 from gnntrain.groups import config_groups
 from gnntrain.plugins import MODELS, load_plugin, plugin_names, takes_schema
 
@@ -69,7 +69,11 @@ class ModelConfig(Section):
 
     def __reduce__(self) -> tuple[Callable[[JSON], ModelConfig], tuple[JSON]]:
         """Pickle by name and keys: a class that was made from a signature cannot be imported."""
-        return partial(ModelConfig.model_validate, context={"saved": True}), (dict(self),)
+        return _restored, (dict(self),)
+
+
+def _restored(keys: JSON) -> ModelConfig:
+    return judged(ModelConfig, keys, saved=True)[0]
 
 
 class StackConfig(ModelConfig):
@@ -110,7 +114,7 @@ class HeteroLayeredConfig(StackConfig):
 class PluginConfig(ModelConfig):
     """A model of another package, found by entry point."""
 
-    name: Annotated[Text, OneOf(model_names, MODELS)] = _PLUGIN
+    name: Annotated[Text, one_of(model_names, MODELS)] = _PLUGIN
     """Name of the model's entry point in the group gnntrain.models. Must be given."""
     options: JSON = Field(default_factory=dict)
     """Arguments for the model's class."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gnntrain.errors import UserError
 
@@ -20,6 +20,7 @@ class Problem:
     value: str  # as written
     expected: str  # what the key accepts, or why the value cannot be right
     hint: str | None = None  # what to write instead; None where `expected` says it
+    beside: tuple[str, ...] = field(default=(), compare=False)  # other keys that it depends on
 
     @property
     def assignment(self) -> str:
@@ -28,7 +29,7 @@ class Problem:
 
 
 class ConfigError(UserError):
-    """All mistakes of a configuration together: `problems` has each once, wrong keys first."""
+    """All mistakes of a configuration together: `problems` has each once."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = list(dict.fromkeys(problems))
@@ -77,12 +78,9 @@ def shown(value: object) -> str:
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The one of `choices` that is most like `name`; None where none is."""
-    by_folded, folded = {choice.lower(): choice for choice in choices}, name.lower()
-    found = difflib.get_close_matches(folded, by_folded, cutoff=0.55)
-    # People rarely get the first letter wrong.
-    ratios = {one: difflib.SequenceMatcher(None, one, folded).ratio() for one in found}
-    best = max(found, key=lambda one: (ratios[one], one[:1] == folded[:1]), default=None)
-    return None if best is None else by_folded[best]
+    folded = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.55)
+    return folded[found[0]] if found else None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:

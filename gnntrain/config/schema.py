@@ -163,7 +163,7 @@ class SyntheticMAGConfig(_RandomConfig):
 class BuiltinConfig(DatasetConfig):
     """A published data set, through the classes of PyG and OGB, or an installed package's."""
 
-    name: Annotated[str, types.OneOf(lambda: published.BUILTIN_NAMES, DATASETS)] = "cora"
+    name: Annotated[str, types.one_of(lambda: published.BUILTIN_NAMES, DATASETS)] = "cora"
     split: types.ZeroOrMore = 0
     """Number of the train/val/test split, for data sets with several."""
 
@@ -232,7 +232,7 @@ class FilesConfig(DatasetConfig):
     """Encoding of text files; auto: recognise UTF-8, UTF-16 and Latin-1."""
     task: Literal["auto", "multiclass", "binary", "multilabel", "regression"] = "auto"
     """What the labels are; auto: look at them."""
-    metric: Annotated[str, types.OneOf(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
+    metric: Annotated[str, types.one_of(lambda: ("auto", *BUILT_IN_METRICS), METRICS)] = "auto"
     """Metric that chooses the best epoch; auto: the usual one of the task."""
     bad_rows: Literal["error", "skip"] = "error"
     """What to do about a row that cannot be read. error: stop and list it; skip: leave it out."""
@@ -278,7 +278,7 @@ class SamplerConfig(Section):
     """Typed graphs: a fan-out is for each edge type (relation), or all of them together (node)."""
     replace: bool = False
     """Draw with replacement."""
-    backend: Annotated[str, types.OneOf(lambda: ("auto", *SAMPLER_CLASSES), SAMPLERS)] = "auto"
+    backend: Annotated[str, types.one_of(lambda: ("auto", *SAMPLER_CLASSES), SAMPLERS)] = "auto"
     """Who draws: numba (CPU), triton (GPU) or pyg (PyG's loader); auto: triton where a GPU can read
     the edges, else numba."""
     threads: types.ZeroOrMore | None = None

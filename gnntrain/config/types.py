@@ -6,13 +6,18 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import pydantic
 from annotated_types import Predicate
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
-from pydantic_core import CoreSchema, core_schema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetPydanticSchema,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core.core_schema import with_info_after_validator_function
 
 from gnntrain.plugins import plugin_names
 
@@ -39,40 +44,29 @@ def name_in(keys: object, default: str) -> str:
     return str(keys.get("name", default)) if isinstance(keys, Mapping) else default
 
 
-@dataclass(frozen=True)
-class Divides:
-    """The key's value must divide the value of the key `key` of its section."""
-
-    key: str
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """Text that is a name of a registry: `backend: Annotated[str, OneOf(backends, SAMPLERS)]`.
+def one_of(builtin: Callable[[], Sequence[str]], group: str) -> GetPydanticSchema:
+    """Text that is a name of a registry: `backend: Annotated[str, one_of(backends, SAMPLERS)]`.
 
     The names are looked up when a value is judged, so that nothing is imported to declare a key. Of
     a saved configuration every name passes: the package that offered it may have gone since.
+
+    Args:
+        builtin: gnntrain's own names, which come first.
+        group: The entry points by which other packages offer more.
     """
 
-    builtin: Callable[[], Sequence[str]]  # gnntrain's own names, which come first
-    group: str  # the entry points by which other packages offer more
+    def names() -> list[str]:
+        return list(dict.fromkeys((*builtin(), *plugin_names(group))))
 
-    def names(self) -> list[str]:
-        """All names there are."""
-        return list(dict.fromkeys((*self.builtin(), *plugin_names(self.group))))
+    def judge(name: str, info: ValidationInfo) -> str:
+        if not (info.context or {}).get("saved") and name not in names():
+            raise ValueError
+        return name
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: pydantic.GetCoreSchemaHandler
-    ) -> CoreSchema:
-        def judge(name: str, info: Any) -> str:
-            if not (info.context or {}).get("saved") and name not in self.names():
-                raise ValueError
-            return name
-
-        return core_schema.with_info_after_validator_function(judge, handler(source))
-
-    def __get_pydantic_json_schema__(self, _: CoreSchema, __: object) -> JSON:
-        return {"enum": self.names()}
+    return GetPydanticSchema(
+        lambda kind, handler: with_info_after_validator_function(judge, handler(kind)),
+        lambda _, __: {"enum": names()},
+    )
 
 
 def described(text: str) -> WithJsonSchema:
@@ -80,13 +74,13 @@ def described(text: str) -> WithJsonSchema:
     return WithJsonSchema({"description": text})
 
 
-def without_numpy(value: Any) -> Any:
-    """Python's numbers and lists in place of NumPy's."""
+def plain(value: Any) -> Any:
+    """Plain data: Python's numbers and lists in place of NumPy's, and every key is text."""
     if hasattr(value, "dtype"):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {key: without_numpy(one) for key, one in value.items()}
-    return type(value)(map(without_numpy, value)) if type(value) in (list, tuple) else value
+        return {str(key): plain(one) for key, one in value.items()}
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
 def _number_of_text(value: object) -> object:

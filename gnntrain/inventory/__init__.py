@@ -8,7 +8,13 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from gnntrain.config import DATASET_NAMES, DatasetConfig, SyntheticConfig, SyntheticMAGConfig
+from gnntrain.config import (
+    DATASET_NAMES,
+    DatasetConfig,
+    SyntheticConfig,
+    SyntheticMAGConfig,
+    from_dict,
+)
 from gnntrain.config.models import ModelConfig, model_names
 from gnntrain.config.published import PUBLISHED, SYNTHETIC_MAG, SYNTHETIC_NAMES, GraphSize
 from gnntrain.data.array_folder import StoreError
@@ -74,10 +80,8 @@ def dataset_rows(stores: Iterable[FoundStore]) -> list[list[str]]:
     cells = []
     for name in names:
         size = PUBLISHED[name].size if name in PUBLISHED else None
-        if name == SYNTHETIC_MAG:
-            size = known_size(SyntheticMAGConfig())
-        elif name in SYNTHETIC_NAMES:
-            size = known_size(SyntheticConfig.model_validate({"name": name}))
+        if name in (*SYNTHETIC_NAMES, SYNTHETIC_MAG):
+            size = known_size(from_dict({"dataset": {"name": name}}).dataset)
         sizes = ["-"] * 4 if size is None else [f"{number:,}" for number in size]
         cells.append(
             [name, *sizes, text.counted(prepared[name], "store") if prepared[name] else "-"]
@@ -142,7 +146,7 @@ def model_rows() -> list[list[str]]:
         number = sum(parameter.numel() for parameter in model.parameters())
         cells.append([name, str(config.__doc__).rstrip("."), f"{number:,}"])
     for name in plugin_names(MODELS):
-        cells.append([name, f"of an installed package: model=plugin model.name={name}", "-"])
+        cells.append([name, f"of an installed package: model={name}", "-"])
     return cells
 
 

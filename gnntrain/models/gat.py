@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
-from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
+from gnntrain.config.types import NonNegative, OneOrMore, Share
 from gnntrain.models import plain
 from gnntrain.models.attention import attend
 from gnntrain.models.conv import GNN, BlockConv, Rows, SourceKey
@@ -70,7 +70,7 @@ class GAT(GNN):
     conv_class: ClassVar[type[Any]] = BlockGATConv
     config_defaults: ClassVar[dict[str, Any]] = {"activation": "elu"}
 
-    heads: Annotated[OneOrMore, Divides("hidden_channels")] = 8
+    heads: OneOrMore = 8
     output_heads: OneOrMore = 1
     attention_dropout: Share = 0.0
     negative_slope: NonNegative = 0.2

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
-from gnntrain.config.types import Divides, OneOrMore
+from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import EdgeType
 from gnntrain.models import conv, plain
 from gnntrain.models.attention import attend, pair_score, relation_shares
@@ -62,4 +60,4 @@ class HGT(conv.HeteroGNN):
 
     conv_class = BlockHGTConv
 
-    heads: Annotated[OneOrMore, Divides("hidden_channels")] = 4
+    heads: OneOrMore = 4

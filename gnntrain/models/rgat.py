@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
-from gnntrain.config.types import Divides, NonNegative, OneOrMore, Share
+from gnntrain.config.types import NonNegative, OneOrMore, Share
 from gnntrain.models import conv, plain
 from gnntrain.models.attention import relation_shares
 from gnntrain.models.conv import Blocks, SourceKey, Sources
@@ -52,7 +50,7 @@ class RGAT(conv.HeteroGNN):
 
     conv_class = BlockRGATConv
 
-    heads: Annotated[OneOrMore, Divides("hidden_channels")] = 4
+    heads: OneOrMore = 4
     output_heads: OneOrMore = 1
     across_relations: bool = False
     attention_dropout: Share = 0.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
-from gnntrain.config.types import Divides, OneOrMore
+from gnntrain.config.types import OneOrMore
 from gnntrain.errors import UserError
 from gnntrain.models import plain
 from gnntrain.models.conv import HeteroGNN, LinearConv, SourceKey
@@ -63,5 +63,5 @@ class RGCN(HeteroGNN):
     saved_defaults: ClassVar[dict[str, Any]] = {"featureless": "embedding"}
 
     num_bases: OneOrMore | None = None
-    num_blocks: Annotated[OneOrMore | None, Divides("hidden_channels")] = None
+    num_blocks: OneOrMore | None = None
     featureless: Literal["one_hot", "embedding"] = "one_hot"

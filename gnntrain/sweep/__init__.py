@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gnntrain.app import Sources
 from gnntrain.app.overrides import written
 from gnntrain.config import Config
-from gnntrain.config.types import without_numpy
+from gnntrain.config.types import plain
 from gnntrain.distributed.processes import (
     refuse_unguarded_script,
     start_server,
@@ -98,14 +98,14 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     if data is not None:
         config = config.model_copy(update={"dataset": object_dataset(config.dataset)})
     typed = {}
-    for key, several in without_numpy(values).items():
+    for key, several in plain(values).items():
         each = several if isinstance(several, list | tuple) else [several]
         typed[key] = ",".join(one if isinstance(one, str) else written(one) for one in each)
     # The overrides that ask for the configuration on the command line.
     asked = {"dataset": config.dataset.option, "model": config.model.name}
     asked |= {"sweep": config.sweep.name, "logger": f"[{','.join(config.logger.chosen())}]"}
     choices = [f"{group}={option}" for group, option in asked.items()]
-    default = Sources(is_saved=True).compose(choices, for_here=False).config.to_dict()
+    default = Sources(is_saved=True).compose(choices, for_here=False).to_dict()
     asked |= {
         f"{section}.{key}": written(value)
         for section, keys in config.to_dict().items()
@@ -203,7 +203,7 @@ def _conduct(
             seconds = time.monotonic() - start
             folder.write_summary(results, status, seconds)
             if (best := results.best) is not None:
-                plain = slots.ranks(sources.compose(best.overrides).config).to_dict()
+                plain = slots.ranks(sources.compose(best.overrides)).to_dict()
                 kept = {key: plain[key] for key in plain if key not in ("run", "sweep")}
                 folder.write_best(kept, best)
             view.on_finish(results, status, seconds)

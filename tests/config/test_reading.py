@@ -61,7 +61,8 @@ def test_a_configuration_is_frozen() -> None:
 )
 def test_values_are_read_as_what_they_mean(key: str, value: object, read_as: object) -> None:
     section, name = key.split(".")
-    found = getattr(getattr(Config.model_validate({section: {name: value}}), section), name)
+    raw: Any = {section: {name: value}}
+    found = getattr(getattr(Config(**raw), section), name)
     assert found == read_as
     assert type(found) is type(read_as)
 
@@ -130,11 +131,8 @@ def test_all_mistakes_come_in_one_message_with_exit_code_2() -> None:
         ({"epoch": 3}, ["trainer.epochs"]),
         ({"seed": 3}, ["dataset.seed", "trainer.seed"]),
         ({"datset": {"seed": 3}}, ["dataset.seed"]),
-        ({"model": {"heads": 2}}, ["model=gat|gatv2", "model=sage"]),
-        (
-            {"dataset": {"name": "cora", "num_nodes": 2}},
-            ["dataset=synthetic|", "dataset=cora"],
-        ),
+        ({"model": {"heads": 2}}, ["model=gat|gatv2"]),
+        ({"dataset": {"name": "cora", "num_nodes": 2}}, ["dataset=synthetic|"]),
         ({"logger": {"json": {}}}, ["logger.jsonl"]),
         ({"device": "cuda"}, ["trainer.device"]),
         ({"zzzzzz": 1}, None),

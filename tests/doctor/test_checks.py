@@ -131,7 +131,7 @@ def test_who_computes_and_draws_depends_on_the_device(
 ) -> None:
     monkeypatch.setattr(LaunchPlan, "of", lambda _: LaunchPlan(1, device, 2, 60))
     monkeypatch.setattr(checks, "find_spec", lambda _: True)
-    found = by_name(checks.chosen_by_auto(Config.model_validate(sections)))
+    found = by_name(checks.chosen_by_auto(Config(**sections)))
     assert kernels in found["kernels"].text
     assert f"({sampler}" in found["sampler"].text
 

@@ -26,4 +26,4 @@ def test_models_of_installed_packages_are_listed_but_not_imported(
     """
     install(tmp_path, monkeypatch, "listed_package", "raise RuntimeError", points)
     (model,) = [row for row in model_rows() if row[0] == "their_net"]
-    assert "model=plugin model.name=their_net" in model[1]
+    assert "model=their_net" in model[1]

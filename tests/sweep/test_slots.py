@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnntrain import devices
-from gnntrain.config import Config, ConfigError
+from gnntrain.config import Config, ConfigError, from_dict
 from gnntrain.sweep import slots
 from gnntrain.sweep.slots import plan_slots
 
@@ -20,7 +20,7 @@ def config(**keys: object) -> Config:
     for key, value in keys.items():
         section, _, name = key.partition("_")
         raw.setdefault(section, {})[name] = value
-    return Config.model_validate(raw)
+    return from_dict(raw)
 
 
 def test_trials_at_the_same_time_get_their_share_of_the_cores() -> None:
