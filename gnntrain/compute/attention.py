@@ -160,6 +160,7 @@ class AttentionBackward(Operator):
         rows_grad = call.aggregate(*features, *total, "none", self.rows.dtype)
         if target is None:
             return rows_grad, fill_padding(by_edge, indptr), by_loop
+        assert back.edge_ids is not None
         before_relu = torch.ops.aten.leaky_relu_backward
         parts = self.rows[:, width:].to(target.dtype)
         sums = end_sums(parts, target, src, dst, target.dtype)

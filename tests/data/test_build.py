@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.transforms import NormalizeFeatures, ToUndirected
+from torch_geometric.data import Data
+from torch_geometric.transforms import NormalizeFeatures
 
 from gnntrain.data import csc
 from gnntrain.data.build import needed_bytes, write_store
@@ -76,28 +76,6 @@ def test_edges_norm_splits_and_sizes_are_those_of_the_oracle(
     assert store.target == data.target
     for name, ids in data.splits.items():
         assert store.split(name).tolist() == sorted(ids.tolist())
-
-
-@pytest.mark.parametrize("is_typed", [False, True])
-def test_to_undirected_is_that_of_pyg(tmp_path: Path, is_typed: bool) -> None:
-    weight = np.random.default_rng(1).random(40).astype(np.float32)
-    data = random_hetero_data(reverse=False) if is_typed else small_graph(edge_weight=weight)
-    given_data = HeteroData()
-    for name, nodes in data.nodes.items():
-        given_data[name].num_nodes = nodes.num_nodes
-    for kind, ends in data.edges.items():
-        given_data[kind].edge_index = torch.from_numpy(np.stack([*ends]).astype(np.int64))
-        if ends.weight is not None:
-            given_data[kind].edge_weight = torch.from_numpy(weight)
-    expected = ToUndirected(reduce="sum")(given_data)
-    found = stored_edges(built(tmp_path, data, PrepareOptions(to_undirected=True)))
-    assert set(found) == set(expected.edge_types)
-    for kind, triples in found.items():
-        src, dst = expected[kind].edge_index.numpy()
-        order = np.lexsort((src, dst))
-        of_pyg = expected[kind].get("edge_weight", torch.ones(len(src))).numpy()
-        np.testing.assert_array_equal([t[:2] for t in triples], np.stack([src, dst], 1)[order])
-        np.testing.assert_allclose([t[2] for t in triples], of_pyg[order], rtol=1e-6)
 
 
 def test_numbers_beyond_32_bits() -> None:
