@@ -358,17 +358,11 @@ def test_columns_of_one_name_or_none_are_found_again(tmp_path: Path) -> None:
     assert "several columns called f" in message
 
 
-def test_without_names_the_number_of_columns_must_fit(tmp_path: Path) -> None:
-    data = build(paths(tmp_path, nodes()))
-    features = np.array(told(data)["features"])
-    save(tmp_path / "e.csv", "source,target\n0,1\n")
-    keys = {"features": str(tmp_path / "x.npy"), "edges": str(tmp_path / "e.csv")}
-    save(tmp_path / "x.npy", features)
-    np.testing.assert_array_equal(again(data, keys)["features"], features)
-    save(tmp_path / "x.npy", features[:, :1])
-    assert "takes 2 numbers" in refusal(keys, labelled=False, preprocessing=preprocessing_of(data))
+def test_categories_are_not_looked_for_in_an_array(tmp_path: Path) -> None:
     data, _ = trained(tmp_path)
+    save(tmp_path / "e.csv", "source,target\n0,1\n")
     save(tmp_path / "x.npy", np.ones((8, 4)))
+    keys = {"features": str(tmp_path / "x.npy"), "edges": str(tmp_path / "e.csv")}
     message = refusal(keys | KEYS, labelled=False, preprocessing=preprocessing_of(data))
     assert "categories of kind" in message
 

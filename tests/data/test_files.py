@@ -166,11 +166,6 @@ READ: dict[str, Case] = {
         {"edges": [(1, 2)], "labels": [-1, 1, 0]},
     ),
     # Columns.
-    "columns by number": (
-        {"edges": "w,dst_id,src_id\n0.5,20,10\n2,30,20\n"},
-        {"source_column": 2, "target_column": 1, "weight_column": 0},
-        {"edges": [(0, 1), (1, 2)], "weights": [0.5, 2.0]},
-    ),
     "fractions first: no ids": (
         {"features": "0.5,1\n1.5,2\n", "edges": "0,1\n", "labels.npy": [0, 1], "split": None}, {},
         {"ids": [0, 1], "features": [[0.5, 1], [1.5, 2]]},
@@ -194,13 +189,10 @@ READ: dict[str, Case] = {
         {"features": [[1, 1]] * 4},
     ),
     "categories of Parquet": (
-        {"labels.parquet": pd.DataFrame(
-            {"id": [10, 20, 30, 40], "label": ["a", "b", "a", "b"]}, dtype="category"
-        ),
-         "edges.parquet": pd.DataFrame(
+        {"edges.parquet": pd.DataFrame(
             {"source": ["10", "40"], "target": ["20", "10"]}, dtype="category"
         )},
-        {}, {"edges": [(0, 1), (3, 0)], "labels": [0, 1, 0, 1], "classes": ["a", "b"]},
+        {}, {"edges": [(0, 1), (3, 0)]},
     ),
     # Edges.
     **{
