@@ -377,12 +377,9 @@ def test_a_table_without_a_header_is_read_by_place(tmp_path: Path) -> None:
 def test_the_identity_holds_the_preprocessing(tmp_path: Path) -> None:
     data, table = trained(tmp_path)
     config = FilesConfig.model_validate({**paths(tmp_path, table), **KEYS, "ignore": ["note"]})
-    keys: list[dict[str, Any]] = [{}, {"standardize": False}, {"missing": "zero"}, {"ignore": ()}]
-    keys += [{"categorical": ()}, {"feature_columns": ("a",)}]
-    builders = [builder_for(config.model_copy(update=update)) for update in keys]
-    for made_by in (None, preprocessing_of(data), Preprocessing(columns=())):
-        builders.append(builder_for(config, labelled=False, preprocessing=made_by))
-    assert len({str(builder.identity()) for builder in builders}) == len(builders)
+    ways = None, preprocessing_of(data), Preprocessing(columns=())
+    builders = [builder_for(config, labelled=False, preprocessing=made_by) for made_by in ways]
+    assert len({str(builder.identity()) for builder in builders}) == 3
 
 
 MARKS = ("", "nan", "NaN", "NA", "N/A", "None", "NULL", " ? ")
