@@ -35,7 +35,6 @@ from tests.hetero_graphs import random_hetero_data
 
 PLAIN = PrepareOptions()
 OPTIONS = st.builds(PrepareOptions, to_undirected=st.booleans(), add_self_loops=st.booleans())
-WRITES = ("author", "writes", "paper")
 
 
 def built(path: Path, data: GraphData, options: PrepareOptions = PLAIN) -> StoredGraph:

@@ -201,9 +201,7 @@ def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
         torch.save(outcome(trainer), folder / "two gone on")
 
 
-def test_two_ranks_agree_and_give_what_one_gives_also_where_it_stopped_within_1e_4(
-    store: StoredGraph, tmp_path: Path
-) -> None:
+def test_two_ranks_agree_and_go_on_as_one_within_1e_4(store: StoredGraph, tmp_path: Path) -> None:
     stopped = make(store, tmp_path / "run", dropout=0, listener=Interrupting(STEPS + 3))
     interrupted(stopped)
     payload = {"store": store.path, "folder": tmp_path}
@@ -215,8 +213,9 @@ def test_two_ranks_agree_and_give_what_one_gives_also_where_it_stopped_within_1e
         records, _, weights = torch.load(tmp_path / name)
         losses = [record[2] for record in records]
         assert losses == pytest.approx([r.train_loss for r in trainer.result.records], rel=1e-4)
+        close = 1e-4 if name == "two gone on" else 1e-3
         for key, weight in outcome(trainer)[2].items():
-            torch.testing.assert_close(weights[key], weight, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(weights[key], weight, rtol=close, atol=close / 10)
 
 
 def test_clipping_counts_the_rows_of_tables(tmp_path: Path) -> None:
