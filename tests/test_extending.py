@@ -128,11 +128,11 @@ def test_what_the_page_adds_trains(
 @pytest.mark.usefixtures("_package")
 def test_a_typed_option_replaces_a_packages_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("dataset: ring\nmodel: my_sage\n", encoding="utf-8")
-    composed = compose_config([str(tmp_path / "mine.yaml"), "model=gcn"]).config
+    composed = compose_config([str(tmp_path / "mine.yaml"), "model=gcn"])
     assert (composed.dataset.name, composed.model.name) == ("ring", "gcn")
-    composed = compose_config([str(tmp_path / "mine.yaml"), "dataset=cora"]).config
+    composed = compose_config([str(tmp_path / "mine.yaml"), "dataset=cora"])
     assert (composed.dataset.name, composed.model.name) == ("cora", "my_sage")
-    assert compose_config(["model=my_sage", "model=gcn"]).config.model.name == "gcn"
+    assert compose_config(["model=my_sage", "model=gcn"]).model.name == "gcn"
 
 
 @pytest.mark.usefixtures("_package")

@@ -29,7 +29,7 @@ def test_one_process_evaluates_what_several_gpus_trained(
 ) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    train(compose_config([*KEYS, f"run.dir={tmp_path / 'run'}"]).config)
+    train(compose_config([*KEYS, f"run.dir={tmp_path / 'run'}"]))
     keys = RunDirectory.open(tmp_path / "run").config()
     keys["distributed"]["graph"] = "replicated"
     keys["features"]["placement"], keys["sampler"]["backend"] = placement, "triton"

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for name in options.graphs:
         graph = GRAPHS[name]
-        config = compose_config([f"dataset={graph.dataset}", *graph.overrides]).config
+        config = compose_config([f"dataset={graph.dataset}", *graph.overrides])
         store = prepare_store(config.dataset).store
         for stage in (stage for stage in options.stages if stage in graph.stages):
             spec = spec_of(graph, stage, store)

@@ -365,7 +365,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args()
     console, progress = Console(width=None if sys.stdout.isatty() else 200), Console(stderr=True)
-    graph = prepare_store(compose_config(graph_overrides(options.scale)).config.dataset).store
+    graph = prepare_store(compose_config(graph_overrides(options.scale)).dataset).store
     words = ["python", "-m", "scripts.bench.machines", *sys.argv[1:]]
     report: dict[str, Any] = {"machine": describe_environment(seed=0, command=words)}
     with tempfile.TemporaryDirectory() as folder:

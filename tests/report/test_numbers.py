@@ -12,8 +12,8 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support, r
 
 from gnntrain.metrics import LabelKind
 from gnntrain.report.figures import degree_bins
-from gnntrain.report.findings import SplitScores, project, score_split
-from gnntrain.report.tables import mistakes_table, phase_seconds
+from gnntrain.report.findings import project, score_split
+from gnntrain.report.tables import phase_seconds
 from tests.report.samples import records_of
 
 SECONDS = st.floats(0, 100)
@@ -47,20 +47,6 @@ def test_scores_are_scikit_learns(task: LabelKind) -> None:
         assert scores.roc is not None
         area = np.trapezoid(scores.roc[1], scores.roc[0])
         assert area == pytest.approx(roc_auc_score(labels[known], logits[known, 0]), abs=0.01)
-
-
-def test_the_most_frequent_mistakes_come_first() -> None:
-    def rows(confusion: np.ndarray) -> list[list[str]]:
-        none = np.zeros(0)
-        scores = SplitScores(0, none, none, none, confusion.sum(1), confusion)
-        return [list(row) for row in mistakes_table(scores, "abc").rows]
-
-    assert rows(np.array([[8, 2, 0], [5, 5, 0], [0, 1, 9]])) == [
-        ["b", "a", "5", "50.0%"],
-        ["a", "b", "2", "20.0%"],
-        ["c", "b", "1", "10.0%"],
-    ]
-    assert rows(np.diag([3, 4])) == []
 
 
 def test_clusters_stay_apart_in_the_plane_and_places_can_be_repeated() -> None:
