@@ -92,7 +92,7 @@ def summary(run: Path) -> dict[str, Any]:
 def train_here(folder: Path, name: str, *arguments: str, num_processes: int) -> Path:
     ranks = f"distributed.num_processes={num_processes}"
     place = f"run.dir={folder / name}"
-    train(compose_config([*TINY, *arguments, ranks, place]).config)
+    train(compose_config([*TINY, *arguments, ranks, place]))
     return folder / name
 
 
@@ -256,7 +256,7 @@ def test_rank_0_alone_reads_the_files_of_runs(tmp_path: Path, key: str) -> None:
     first = train_here(tmp_path, "first", num_processes=2)
     run, checkpoint = tmp_path / "second", first / "checkpoints" / "last.pt"
     change = "trainer.epochs=4" if key == "checkpoint" else f"trainer.init_from={first}"
-    config = compose_config([*TINY, f"run.dir={run}", change]).config
+    config = compose_config([*TINY, f"run.dir={run}", change])
     store = Path(json.loads((first / "store.json").read_text())["path"])
     expected = train_here(tmp_path, "whole", change, num_processes=2)
     for folder in ("logs", "checkpoints"):

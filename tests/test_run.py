@@ -113,7 +113,7 @@ def test_stock_loaders_of_pyg_train_and_evaluate_as_ours_do(
             *(f"sampler.backend={name}", "evaluation=sampled"),
             f"run.dir={tmp_path / name / str(fan_outs.count('-'))}",
         ]
-        return train_here(compose_config(overrides).config)
+        return train_here(compose_config(overrides))
 
     stock, ours = summary("pyg", "[4,3]"), summary("numba", "[4,3]")
     assert stock["train_loss"] == pytest.approx(ours["train_loss"], rel=0.15)

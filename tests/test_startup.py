@@ -39,7 +39,7 @@ FORBIDDEN = (
     *("torch._dynamo.convert_frame", "torchmetrics"),
     *("matplotlib", "pandas", "pyarrow", "sklearn", "scipy.signal", "sympy", "networkx", "ogb"),
     *("optuna", "tensorboard", "wandb", "mlflow"),
-    *("torch._refs", "torch._prims", "torch._export", "torch._inductor", "torch.onnx.ops"),
+    *("torch._refs", "torch._prims", "torch._inductor"),
     # What only machines need.
     *("gnntrain.distributed.rendezvous", "gnntrain.distributed.exchange"),
 )

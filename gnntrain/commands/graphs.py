@@ -36,7 +36,7 @@ def prepare(arguments: Namespace) -> int:
       gnntrain prepare
       gnntrain prepare dataset.num_nodes=100000
     """
-    config = composed(arguments).config
+    config = composed(arguments)
     from gnntrain.data.summary import from_plain
     from gnntrain.run import prepare
 
@@ -68,7 +68,7 @@ def partition(arguments: Namespace) -> int:
       gnntrain partition --parts 2 --out parts
       gnntrain partition dataset.num_nodes=5000 --parts 4 --out parts4 --method random
     """
-    config = composed(arguments, for_here=False).config
+    config = composed(arguments, for_here=False)
     from gnntrain.data.partitioning.build import partition, refuse_mistakes
     from gnntrain.reporting import text
     from gnntrain.reporting.tables import Section, pairs, print_sections, rows
@@ -249,7 +249,7 @@ def doctor(arguments: Namespace) -> int:
       gnntrain doctor --json -
       gnntrain doctor --gpu
     """
-    config = composed(arguments).config
+    config = composed(arguments)
     from gnntrain.reporting.tables import Section, checks, print_sections, rows
     from gnntrain.reporting.text import counted
 
@@ -302,7 +302,7 @@ def plan(arguments: Namespace) -> int:
       gnntrain plan dataset=synthetic_reddit 'sampler.fan_outs=[25,10]'
       gnntrain plan distributed.num_processes=2 trainer.gpus=0 --json plan.json
     """
-    config = composed(arguments).config
+    config = composed(arguments)
     from gnntrain.planning.plan import plan
     from gnntrain.reporting.tables import print_sections
 

@@ -113,7 +113,7 @@ def test_a_run_on_parts_is_not_planned_as_one_on_the_whole_graph(
 ) -> None:
     (tmp_path / "partition.json").touch()
     keys = ["distributed.graph=partitioned", f"distributed.parts={tmp_path}"]
-    config = compose_config([*small, *keys], for_here=False).config
+    config = compose_config([*small, *keys], for_here=False)
     with pytest.raises(UserError, match="partitioned"):
         plan.plan(config)
 
@@ -132,5 +132,5 @@ def test_the_size_of_a_store_is_known_before_it_is_built(dtype: str, small: list
     keys = [*small, f"dataset.feature_dtype={dtype}", "dataset.num_nodes=3000"]
     config, graph = opened(keys)
     assert plan.expected_bytes(config.dataset) == pytest.approx(graph.num_bytes, rel=0.1)
-    published = compose_config(["dataset=ogbn-products"]).config.dataset
+    published = compose_config(["dataset=ogbn-products"]).dataset
     assert plan.expected_bytes(published) == pytest.approx(1.53e9, rel=0.05)

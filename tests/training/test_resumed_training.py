@@ -153,28 +153,6 @@ def test_the_seconds_of_a_run_are_added_up(store: StoredGraph, tmp_path: Path) -
     assert load_checkpoint(tmp_path / "run" / "last.pt")["seconds"] > state["seconds"]
 
 
-def go_on_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    store = StoredGraph.open(payload["store"])
-    trainer = resumed(store, payload["folder"], context=context, dropout=0)
-    trainer.fit()
-    if context.is_main:
-        torch.save(outcome(trainer), payload["folder"] / "outcome")
-
-
-def test_two_ranks_go_on_where_one_stopped_within_1e_4(store: StoredGraph, tmp_path: Path) -> None:
-    alone = make(store, tmp_path / "alone", dropout=0)
-    alone.fit()
-    folder = tmp_path / "run"
-    interrupted(make(store, folder, dropout=0, listener=Interrupting(STEPS + 3)))
-    payload = {"store": store.path, "folder": folder}
-    launch(go_on_rank, payload, LaunchPlan(2, "cpu", 1, 60), tmp_path)
-    records, _, weights = torch.load(folder / "outcome")
-    losses = [record[2] for record in records]
-    assert losses == pytest.approx([r.train_loss for r in alone.result.records], rel=1e-4)
-    for name, weight in outcome(alone)[2].items():
-        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
-
-
 # Typed graphs, whose embedding tables are updated by row
 
 
@@ -203,7 +181,8 @@ def tables_of(trainer: Trainer) -> list[EmbeddingTable]:
 RANKS: list[dict[str, Any]] = [{"clip_norm": 0.1, "optimizer": "adamw"}, {"sampler": "full"}]
 
 
-def fit_rank(context: DistributedContext, folder: Path) -> None:
+def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
+    folder = payload["folder"]
     for keys in RANKS:
         trainer = make_typed(folder / "same", context=context, **keys)
         trainer.fit()
@@ -215,18 +194,28 @@ def fit_rank(context: DistributedContext, folder: Path) -> None:
         )
         if context.is_main:
             torch.save(outcome(trainer), folder / "-".join(["two", *keys]))
+    store = StoredGraph.open(payload["store"])
+    trainer = resumed(store, folder / "run", context=context, dropout=0)
+    trainer.fit()
+    if context.is_main:
+        torch.save(outcome(trainer), folder / "two gone on")
 
 
-def test_two_ranks_agree_and_give_what_one_gives_within_1e_4(tmp_path: Path) -> None:
-    launch(fit_rank, tmp_path, LaunchPlan(2, "cpu", 1, 60), tmp_path)
-    for keys in RANKS:
-        alone = make_typed(tmp_path / "alone", **keys)
-        alone.fit()
-        records, _, weights = torch.load(tmp_path / "-".join(["two", *keys]))
+def test_two_ranks_agree_and_go_on_as_one_within_1e_4(store: StoredGraph, tmp_path: Path) -> None:
+    stopped = make(store, tmp_path / "run", dropout=0, listener=Interrupting(STEPS + 3))
+    interrupted(stopped)
+    payload = {"store": store.path, "folder": tmp_path}
+    launch(fit_rank, payload, LaunchPlan(2, "cpu", 1, 60), tmp_path)
+    alone = {"-".join(["two", *keys]): make_typed(tmp_path / "alone", **keys) for keys in RANKS}
+    alone["two gone on"] = make(store, tmp_path / "whole", dropout=0)
+    for name, trainer in alone.items():
+        trainer.fit()
+        records, _, weights = torch.load(tmp_path / name)
         losses = [record[2] for record in records]
-        assert losses == pytest.approx([r.train_loss for r in alone.result.records], rel=1e-4)
-        for name, weight in outcome(alone)[2].items():
-            torch.testing.assert_close(weights[name], weight, rtol=1e-3, atol=1e-4)
+        assert losses == pytest.approx([r.train_loss for r in trainer.result.records], rel=1e-4)
+        close = 1e-4 if name == "two gone on" else 1e-3
+        for key, weight in outcome(trainer)[2].items():
+            torch.testing.assert_close(weights[key], weight, rtol=close, atol=close / 10)
 
 
 def test_clipping_counts_the_rows_of_tables(tmp_path: Path) -> None:
