@@ -118,8 +118,7 @@ def child(device_name: str, cases: str) -> None:
     """Try cases, up to a fault: after an illegal access, for example, a process can compute
     nothing. A line of JSON names each example that begins, another one says how each case ended.
 
-    The process is ended by a signal if an example hangs, and by a broken pipe if its parent has
-    ended.
+    A signal ends the process if an example hangs, a broken pipe if its parent has ended.
     """
     signal.alarm(EXAMPLE_SECONDS)
     torch.set_num_threads(1)
