@@ -144,13 +144,6 @@ def test_names_in_the_card_are_no_markup(tmp_path: Path) -> None:
     assert r"\<img src=x onerror=alert(1)\>, \[click\](http://x), a \# b" in card
 
 
-def test_the_weights_are_read_without_running_code(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    run_of(tmp_path / "run", store, VARIANTS[0])
-    weights = torch.load(export(tmp_path / "run").path / "model.pt", weights_only=True)
-    assert weights["convs.0.lin_l.weight"].shape == (8, 5)
-
-
 PACKAGE = """
     from torch_geometric.nn import GraphSAGE
 
