@@ -99,7 +99,7 @@ def try_cases(cases: Sequence[Case], device: str) -> dict[Case, Outcome]:
         )
         reports = [json.loads(line) for line in done.stdout.splitlines()]
         outcomes = [Outcome(*report) for report in reports if isinstance(report, list)]
-        if (status := done.returncode) != 0:
+        if (status := done.returncode) != 0 or not outcomes:
             ending = signal.Signals(-status).name if status < 0 else f"exit code {status}"
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             fault = ": ".join([f"ends its process: {ending}", *last])[:300]
