@@ -144,13 +144,6 @@ def test_names_in_the_card_are_no_markup(tmp_path: Path) -> None:
     assert r"\<img src=x onerror=alert(1)\>, \[click\](http://x), a \# b" in card
 
 
-def test_the_weights_are_read_without_running_code(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    run_of(tmp_path / "run", store, VARIANTS[0])
-    weights = torch.load(export(tmp_path / "run").path / "model.pt", weights_only=True)
-    assert weights["convs.0.lin_l.weight"].shape == (8, 5)
-
-
 PACKAGE = """
     from torch_geometric.nn import GraphSAGE
 
@@ -244,7 +237,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_the_card_adds_the_loops_that_training_added(
+def test_the_card_adds_the_loops_that_training_added_and_rounds_the_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loops given twice stay two; a node without an edge, the last one, gets one too."""
@@ -253,7 +246,7 @@ def test_the_card_adds_the_loops_that_training_added(
     edge_index = torch.cat([ring, torch.tensor([[0, 0, 1], [0, 0, 1]])], dim=1)
     masks = {f"{name}_mask": torch.arange(10) % 3 == i for i, name in enumerate(("train", "val"))}
     config = Config(
-        dataset=FilesConfig(add_self_loops=True),
+        dataset=FilesConfig(add_self_loops=True, feature_dtype="bfloat16"),
         model=ModelConfig(name="sage", aggregator="sum"),
         trainer=TrainerConfig(epochs=1, gpus=0),
         run=RunConfig(dir=str(tmp_path / "run")),
