@@ -23,7 +23,6 @@ from gnntrain.config import (
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.groups import conf_dir, config_groups
-from tests import packages
 
 # The files of conf/hydra/ are Hydra's and Python's to explain.
 FILES = sorted(
@@ -133,23 +132,3 @@ def test_recipes_loggers_and_published_data_sets_alone_set_keys() -> None:
 
 def test_the_default_files_are_the_default_configuration() -> None:
     assert compose_config([]) == Config()
-
-
-def test_a_plug_in_and_files_compose_once_they_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry_points = "[gnntrain.models]\nmine = conf_model:Mine\n"
-    packages.install(tmp_path / "site", monkeypatch, "conf_model", "", entry_points)
-    for name in ("edges.csv", "features.csv"):
-        (tmp_path / name).touch()
-    config = compose_config(
-        [
-            "model=plugin",
-            "model.name=mine",
-            "model.options.depth=3",
-            "dataset=files",
-            f"dataset.edges={tmp_path}/edges.csv",
-            f"dataset.features={tmp_path}/features.csv",
-        ]
-    )
-    assert config.model == PluginConfig(name="mine", options={"depth": 3})

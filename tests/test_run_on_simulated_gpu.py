@@ -246,9 +246,12 @@ def test_it_goes_on_and_predicts_on_the_other_device(tmp_path: Path, stores: str
         assert evaluate(run)["metrics"] == metrics
 
 
-@pytest.mark.parametrize("evaluation", ["layerwise", "sampled"])
+@pytest.mark.parametrize(
+    ("evaluation", "placement"),
+    [("layerwise", "pinned"), ("sampled", "sharded"), ("sampled", "wholegraph")],
+)
 def test_what_only_other_gpus_can_do_does_not_hinder_evaluation(
-    tmp_path: Path, stores: str, evaluation: str
+    tmp_path: Path, stores: str, evaluation: str, placement: str
 ) -> None:
     """As for a run on four of NVIDIA's GPUs."""
     run = tmp_path / "run"
@@ -258,7 +261,7 @@ def test_what_only_other_gpus_can_do_does_not_hinder_evaluation(
     theirs["trainer"] |= {"device": "cuda", "gpus": 4}
     theirs["compute"]["kernels"] = "triton"
     theirs["sampler"] |= {"backend": "triton", "topology": "pinned"}
-    theirs["features"]["placement"] = "pinned"
+    theirs["features"]["placement"] = placement
     (run / "config.yaml").write_text(json.dumps(theirs))
     assert evaluate(run)["metrics"] == metrics
     with present():

@@ -77,11 +77,8 @@ def partition(arguments: Namespace) -> int:
     num_parts, method, out = arguments.parts, arguments.method or _METHODS[0], arguments.out
 
     def sections() -> Iterator[Section]:  # each as soon as it is known
-        began, store, folder = (
-            time.perf_counter(),
-            prepare_store(config.dataset).store,
-            expanded(out),
-        )
+        began, folder = time.perf_counter(), expanded(out)
+        store = prepare_store(config.dataset).store
         refuse_mistakes(store, num_parts, folder, method)
         graph = f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"
         about = [("graph", graph), ("parts", f"{num_parts}, by the method {method}")]

@@ -1,9 +1,9 @@
 """The keys of `model=NAME`, as the model's own file declares them.
 
-`gnntrain/models/gat.py` defines `GAT`. The keyword-only arguments of its `__init__` are the keys of
-`model=gat`, with types and defaults; the class's docstring says what they mean. `**scaffold` adds
-the keys of `LayeredConfig`, or of `HeteroLayeredConfig` if `is_hetero = True`, some with another
-default (`config_defaults`); `saved_defaults` are those of runs that were saved before a key.
+`gnntrain/models/gat.py` defines `GAT`. Its annotated attributes are the keys of `model=gat`, with
+types and defaults; its docstring says what they mean. Its base `GNN` adds the keys of
+`LayeredConfig`, or `HeteroGNN` those of `HeteroLayeredConfig`, some with another default
+(`config_defaults`); `saved_defaults` are those of runs that were saved before a key.
 """
 
 from __future__ import annotations
@@ -132,31 +132,35 @@ def model_section(name: str) -> type[ModelConfig]:
     """The section of a built-in model; `PluginConfig` for any other name.
 
     Its file is parsed: an import would load torch. The class is named as the file (`GATv2` in
-    `gatv2.py`); without an `__init__` it is as its base class, which has a file of its own.
+    `gatv2.py`); without keys it is as its base class, if that has a file of its own.
     """
     if name not in model_names():
         return PluginConfig
-    classes, summary, file, init = list[ast.ClassDef](), "", name, None
-    constants = dict[str, Any]()
-    while init is None:
+    classes, summary, file = list[ast.ClassDef](), "", name
+    constants, fields = dict[str, Any](), dict[str, Any]()
+    while not fields and file not in ("gnn", "heterognn"):
         path = Path(__file__).parents[1] / "models" / f"{file}.py"
         module, folded = ast.parse(path.read_text(encoding="utf-8")), file.replace("_", "")
         of_file = [node for node in module.body if isinstance(node, ast.ClassDef)]
         classes += [node for node in of_file if node.name.lower() == folded]
         summary = summary or (ast.get_docstring(module) or "").partition("\n")[0]
+        target: ast.expr
         for node in classes[-1].body:
-            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-                init = node.args
-            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-                with suppress(ValueError):  # it would have to be computed
-                    constants.setdefault(ast.unparse(target), ast.literal_eval(node.value))
-        file = ast.unparse(classes[-1].bases[0]).lower()
-    base = HeteroLayeredConfig if constants.get("is_hetero") else LayeredConfig
-    fields: dict[str, Any] = {"name": (Literal[name], name)}
-    for argument, default in zip(init.kwonlyargs, init.kw_defaults, strict=True):
-        if argument.annotation is not None and default is not None:
-            fields[argument.arg] = (ast.unparse(argument.annotation), ast.literal_eval(default))
+            if isinstance(node, ast.AnnAssign) and node.value is not None:
+                target, kind, value = node.target, ast.unparse(node.annotation), node.value
+            elif isinstance(node, ast.Assign):
+                target, kind, value = node.targets[0], "ClassVar", node.value
+            else:
+                continue
+            if not kind.startswith("ClassVar"):
+                fields[ast.unparse(target)] = (kind, ast.literal_eval(value))
+                continue
+            with suppress(ValueError):  # it would have to be computed
+                constants.setdefault(ast.unparse(target), ast.literal_eval(value))
+        file = ast.unparse(classes[-1].bases[0]).rpartition(".")[2].lower()
+    constants["is_hetero"] = file == "heterognn"
+    base = HeteroLayeredConfig if constants["is_hetero"] else LayeredConfig
+    fields["name"] = (Literal[name], name)
     for key, default in constants.get("config_defaults", {}).items():
         field = copy(base.model_fields[key])
         field.default = default

@@ -83,9 +83,8 @@ def phases_table(run: ReportedRun) -> Table:
         [PHASES[name][0], format_seconds(seconds), f"{seconds / typical.sum():.1%}"]
         for name, seconds in typical.items()
     ]
-    return Table(
-        ["phase", "an epoch", "share"], rows, colors=[PHASES[name][1] for name in typical.index]
-    )
+    colors = [PHASES[name][1] for name in typical.index]
+    return Table(["phase", "an epoch", "share"], rows, colors=colors)
 
 
 def phase_seconds(records: Sequence[EpochRecord]) -> Any:

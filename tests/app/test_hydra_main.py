@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -24,6 +23,7 @@ from gnntrain.groups import conf_dir
 from gnntrain.reporting.trials import SweepResults
 from gnntrain.sweep.plan import check_sweep
 from tests.packages import install
+from tests.processes import python
 from tests.test_cli import FakeRun, run
 
 __all__ = ["run"]  # the fixture
@@ -168,6 +168,7 @@ def test_verbose_shows_debug_messages_but_not_those_of_numba(run: FakeRun) -> No
         (["--cfg", "hydra", "--package", "hydra.job"], "name: gnntrain"),
         (["-c", "job", "-p", "trainer.lr", "trainer.lr=0.7"], "0.7"),
         (["--cfg", "job", "--resolve", "trainer.epochs=${trainer.seed}"], "epochs: 0"),
+        (["model=gat", "--cfg=job"], "name: gat"),
     ],
 )
 def test_hydras_flags_print_what_hydra_prints(
@@ -403,14 +404,8 @@ def test_optunas_sweeper_searches_on_the_returned_metric(
 def test_launchers_train_real_runs(launcher: list[str], tmp_path: Path) -> None:
     name, *keys = launcher
     typed = ["-m", "hydra/sweeper=basic", f"hydra/launcher={name}", *keys, *SMALL]
-    done = subprocess.run(
-        [sys.executable, "-m", "gnntrain", *typed, "trainer.lr=0.1,0.01", "run.dir=a"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
+    keys = ["trainer.lr=0.1,0.01", "run.dir=a"]
+    done = python("-m", "gnntrain", *typed, *keys, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for number, rate in enumerate((0.1, 0.01)):
         job = tmp_path / "a" / str(number)

@@ -79,7 +79,6 @@ class Text:
     index: str | None = None
     decimal: str = "."
     packed: str = ""
-    spaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def text_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], text: Text) 
             str(value).replace(".", text.decimal) if isinstance(value, float) else str(value)
             for value in row
         ]
-        writer.writerow([f" {f} " for f in fields] if text.spaces else fields)
+        writer.writerow(fields)
     content = out.getvalue().encode(text.encoding)
     if not text.packed:
         return content
@@ -371,7 +370,6 @@ _texts = st.builds(
     index=st.sampled_from([None, None, "", "Unnamed: 0"]),
     decimal=st.sampled_from([".", ".", ".", ","]),
     packed=st.sampled_from(["", "", "", ".gz", ".bz2", ".zst"]),
-    spaces=st.sampled_from([False, False, False, False, True]),
 )
 _DELIMITERS = [(".csv", ",")] * 4
 _DELIMITERS += [(".csv", sign) for sign in ";\t|"] + [(".txt", sign) for sign in ", \t|"]
@@ -390,7 +388,6 @@ def texts(draw: st.DrawFn) -> Text:
         delimiter=delimiter,
         decimal="." if delimiter == "," else text.decimal,
         index=text.index if text.header else None,
-        spaces=text.spaces and delimiter != " ",
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.app import compose_config
@@ -14,6 +14,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.planning import plan
 from gnntrain.planning.plan import Plan
+from tests.examples import examples
 from tests.planning.plans import GIB, MIB, batch_of, opened, plan_of
 from tests.trainers import loaders_of
 
@@ -41,10 +42,8 @@ def test_steps_epochs_and_evaluations_are_those_of_the_run(small: list[str]) -> 
     assert dropped.figures["num_steps"] == 2
 
 
+@examples(25)
 @given(batch_size=st.integers(1, 110), world_size=st.integers(1, 5), drop_last=st.booleans())
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 def test_the_steps_of_an_epoch_are_those_of_the_loader(
     batch_size: int, world_size: int, drop_last: bool, planned_run: Plan
 ) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support, roc_auc_score
 
@@ -14,6 +14,7 @@ from gnntrain.metrics import LabelKind
 from gnntrain.report.figures import degree_bins
 from gnntrain.report.findings import project, score_split
 from gnntrain.report.tables import phase_seconds
+from tests.examples import examples
 from tests.report.samples import records_of
 
 SECONDS = st.floats(0, 100)
@@ -65,7 +66,7 @@ def test_clusters_stay_apart_in_the_plane_and_places_can_be_repeated() -> None:
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS)
-@settings(max_examples=20)
+@examples(20)
 def test_phases_add_up_to_the_epoch(
     forward: float, backward: float, untimed: float, evaluation: float
 ) -> None:
@@ -77,7 +78,7 @@ def test_phases_add_up_to_the_epoch(
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=60))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_low_degrees_are_counted_one_by_one_and_none_is_lost(degrees: list[int]) -> None:
     middles, nodes = degree_bins(np.array(degrees))
     shown = dict(zip(middles.round(6), nodes, strict=True))
