@@ -226,8 +226,6 @@ def build_loggers(
     """The loggers of a run, by their names and options; ``jsonl`` comes first, chosen or not: other
     commands read its file."""
     chosen = {"jsonl": None, **options}
-    if "csv" not in chosen:  # of the run before it was resumed: nothing would be added to it
-        (run.path / "metrics.csv").unlink(missing_ok=True)
     return [Guarded(LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
 
 
