@@ -14,7 +14,7 @@ from typing import Any
 from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import ConfigError, Problem, as_typed, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES
-from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig, TrainerConfig
+from gnntrain.config.schema import Config, FilesConfig, TrainerConfig
 from gnntrain.config.section import Section, in_words, judged, key_schema
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
@@ -239,31 +239,16 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem
         beside = ("sampler.fan_outs", "model.num_layers", "model.name")
         yield Problem(key, shown(value), expects, beside=beside)
 
-    # Numbers that do not fit others.
-    values, trainer, nodes = _values(config, facts), config.trainer, "dataset.num_nodes"
-    is_long = trainer.warmup_epochs > trainer.epochs
-    numbers = [(is_long, "trainer.warmup_epochs", "at most", "trainer.epochs")]
-    of_model = dict(model)
+    trainer, of_model = config.trainer, dict(model)
+    if trainer.warmup_epochs > trainer.epochs:
+        key, expects = "trainer.warmup_epochs", f"at most trainer.epochs={trainer.epochs}"
+        yield Problem(key, str(trainer.warmup_epochs), expects, beside=("trainer.epochs",))
     for name in ("heads", "num_blocks"):
-        divisor = of_model.get(name)
-        has_rest = divisor is not None and of_model["hidden_channels"] % divisor > 0
-        numbers.append((has_rest, f"model.{name}", "a divisor of", "model.hidden_channels"))
-    if isinstance(data, SyntheticConfig):
-        size, edges = data.num_nodes, data.num_edges
-        of_splits = sum(part or 0 for part in (data.num_train, data.num_val, data.num_test))
-        is_many = edges is not None and (edges > size * (size - 1) or edges % 2 == 1)
-        is_dense = edges is None and data.avg_degree > size - 1
-        both = "with num_val and num_test together at most"
-        numbers += [
-            (data.num_classes > size, "dataset.num_classes", "at most", nodes),
-            (of_splits > size, "dataset.num_train", both, nodes),
-            (is_dense, "dataset.avg_degree", "less than", nodes),
-            (is_many, "dataset.num_edges", "even, and at most all pairs of", nodes),
-        ]
-    for is_wrong, key, expects, other in numbers:
-        if is_wrong:
-            yield Problem(key, values[key], f"{expects} {other}={values[other]}", beside=(other,))
-    yield from _clashes(_CLASHES, values, facts)
+        divisor, width = of_model.get(name), of_model.get("hidden_channels")
+        if divisor is not None and width % divisor:
+            expects = f"a divisor of model.hidden_channels={width}"
+            yield Problem(f"model.{name}", str(divisor), expects, beside=("model.hidden_channels",))
+    yield from _clashes(_CLASHES, _values(config, facts), facts)
 
 
 def _values(config: Config, facts: Mapping[str, object]) -> dict[str, str]:

@@ -60,7 +60,7 @@ class Section(pydantic.BaseModel, metaclass=_SectionType):
     """The sections in this one whose keys depend on their key `name`."""
 
     @classmethod
-    def class_for(cls, keys: object) -> type[Section]:  # noqa: ARG003
+    def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:  # noqa: ARG003
         """The class that judges these keys, by their `name`; of most sections the class itself."""
         return cls
 
@@ -169,7 +169,7 @@ def base_class(owner: type[Section], key: str) -> type[Section] | None:
 def section_class(owner: type[Section], key: str, value: object) -> type[Section] | None:
     """The class that judges the value of a key; None of a key that holds no section."""
     base = base_class(owner, key)
-    return None if base is None else base.class_for(value)
+    return base and base.class_for(value if isinstance(value, Mapping) else {})
 
 
 def _keys(kind: type[Section], raw: object, prefix: str = "") -> Iterator[str]:
