@@ -49,11 +49,6 @@ _KINDS: Mapping[str, Mapping[str, type[Section]]] = {
             for name in (*models.model_names(), "plugin")
         },
     },
-    "logger": {
-        f"`{name}`": kind
-        for name in schema.LoggerConfig.model_fields
-        if (kind := base_class(schema.LoggerConfig, name)) is not None
-    },
 }
 """The classes of a section by the titles of their tables: common ones first, options in quotes."""
 _BAR = "\\|"  # one that ends no cell
@@ -88,7 +83,6 @@ def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
     for section, keys_of_default in Config():
         told: list[Key] = []
         for title, kind in _KINDS.get(section, {"": type(keys_of_default)}).items():
-            prefix = f"logger.{title.strip('`')}" if section == "logger" else section
             said, keys = meanings(kind), []
             for name, field in kind.model_fields.items():
                 if name == "name" and section in Config.named and kind is not schema.FilesConfig:
@@ -96,7 +90,7 @@ def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
                 values = key_schema(kind, name)
                 default = field.get_default(call_default_factory=True)
                 words = (said[name], in_words(values), choices(values))
-                keys.append(Key(f"{prefix}.{name}", *words, default))
+                keys.append(Key(f"{section}.{name}", *words, default))
             keys = [key for key in keys if key not in told]
             told += () if title.startswith("`") else keys
             yield section, title, kind, keys
@@ -109,10 +103,8 @@ def page() -> str:
         if section != before:
             parts.append(f"\n## {section}\n\n{said[section]}\n")
         before = section
-        if title and (keys or section == "logger"):
-            of_logger = meanings(schema.LoggerConfig).get(title.strip("`"))
-            summary = of_logger or str(kind.__doc__).splitlines()[0]
-            parts.append(f"\n### {section}: {title}\n\n{summary}\n")
+        if title and keys:
+            parts.append(f"\n### {section}: {title}\n\n{str(kind.__doc__).splitlines()[0]}\n")
         if keys:
             parts.append("\n| key | meaning | value | default |\n|-|-|-|-|\n")
         for key in keys:

@@ -430,43 +430,22 @@ class EvaluationConfig(Section):
     """sampled: most batches a split, over all ranks; null: all nodes."""
 
 
-class FileLoggerConfig(Section):
-    """A logger of gnntrain's own. It has no options."""
-
-
-class WandBConfig(Section):
-    """Weights & Biases."""
-
-    project: types.Text = "gnntrain"
-    """Project that the run belongs to."""
-    entity: types.Text | None = None
-    """User or team; null: the default of your account."""
-    mode: Literal["online", "offline", "disabled"] | None = None
-    """Send at once, keep on disk for `wandb sync`, or neither; null: as WANDB_MODE says."""
-
-
-class MLflowConfig(Section):
-    """MLflow."""
-
-    experiment: types.Text = "gnntrain"
-    """Experiment that the run belongs to."""
-    tracking_uri: types.Text | None = None
-    """Address of the tracking server; null: as MLFLOW_TRACKING_URI says, else ./mlruns."""
-
-
 class LoggerConfig(Section):
-    """Who records the epochs. A logger is chosen by its keys, perhaps none: `{}`."""
+    """Who records the epochs. A logger is chosen by its options, perhaps none: `{}`."""
 
-    jsonl: FileLoggerConfig | None = None
+    jsonl: types.NoOptions | None = None
     """One line of JSON an epoch: metrics.jsonl in the run directory."""
-    csv: FileLoggerConfig | None = None
+    csv: types.NoOptions | None = None
     """One row an epoch: metrics.csv in the run directory."""
-    tensorboard: FileLoggerConfig | None = None
+    tensorboard: types.NoOptions | None = None
     """TensorBoard event files: tensorboard/ in the run directory."""
-    wandb: WandBConfig | None = None
-    mlflow: MLflowConfig | None = None
+    wandb: types.JSON | None = None
+    """Weights & Biases. Options are arguments of wandb.init: project, entity, mode, and others."""
+    mlflow: types.JSON | None = None
+    """MLflow. Options: experiment; tracking_uri (else MLFLOW_TRACKING_URI); arguments of
+    mlflow.start_run."""
 
-    def chosen(self) -> dict[str, Section]:
+    def chosen(self) -> dict[str, types.JSON]:
         """The chosen loggers' options, by name."""
         return {name: options for name, options in self if options is not None}
 
@@ -518,7 +497,7 @@ class Config(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    logger: LoggerConfig = Field(default_factory=lambda: LoggerConfig(jsonl=FileLoggerConfig()))
+    logger: LoggerConfig = Field(default_factory=lambda: LoggerConfig(jsonl={}))
     run: RunConfig = Field(default_factory=RunConfig)
     sweep: SweepConfig = Field(default_factory=SweepConfig)
 

@@ -122,6 +122,8 @@ FolderName = Annotated[
     described("a folder's name (no slash, not latest)"),
 ]
 
+NoOptions = Annotated[JSON, Field(max_length=0), described("{}: it has no options")]
+
 Names = Annotated[
     tuple[Text, ...],
     Field(strict=False),  # a list will do
