@@ -29,7 +29,6 @@ which they are wrong. `!a b` are all values but a and b."""
 _SERVED = {"distributed.servers": "!0", "distributed.graph": "partitioned"}  # some draw for others
 _TYPED = {"a model of typed graphs": "true"}  # the CPU draws, and a GPU caches no rows
 _TYPED_ALONE = {"a model of typed graphs, no shared rows": "true"}
-_NARROW = {"model.hidden_channels": "1 2"}  # little more than signs would be left of a row
 _REGRESSION = {"task.type": "node_regression"}
 _TRITON = ("sampler.backend", "triton", "auto or numba")
 _PINNED = ("sampler.topology", "resident pinned", "auto or host")
@@ -72,8 +71,6 @@ _CLASHES: Rules = {
     ("features.cache_ratio", "!null", "null"): _TYPED_ALONE,
     ("features.cache_bytes", "!null", "null"): _TYPED_ALONE,
     ("model.embedding_channels", "!null", "null"): {"model.featureless": "one_hot"},
-    ("model.norm", "layer", "none or batch"): _NARROW,
-    ("model.normalize", "true", "false"): _NARROW,
     ("trainer.gpus", "!auto 0", "0 or auto"): {"trainer.device": "cpu"},
     ("trainer.gpus", "0", "auto or a number above 0"): {"trainer.device": "!auto cpu"},
     ("trainer.warmup_epochs", "!0", "0"): {"trainer.scheduler": "plateau"},

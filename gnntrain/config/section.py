@@ -166,13 +166,12 @@ def section_class(owner: type[Section], key: str, value: object) -> type[Section
     return None if base is None else base.class_for(value if isinstance(value, Mapping) else {})
 
 
-def _keys(kind: type[Section], raw: object, prefix: str = "") -> Iterator[str]:
+def _keys(kind: type[Section], raw: JSON) -> Iterator[str]:
     """Every dotted key of a section and those in it, by the names that `raw` chooses."""
     for key in kind.model_fields:
-        yield f"{prefix}{key}"
-        value = raw.get(key) if isinstance(raw, dict) else None
-        if (section := section_class(kind, key, value)) is not None:
-            yield from _keys(section, value, f"{prefix}{key}.")
+        yield key
+        if (section := section_class(kind, key, raw.get(key))) is not None:
+            yield from (f"{key}.{name}" for name in section.model_fields)
 
 
 def _meant(path: str, kind: type[Section], raw: JSON) -> str | None:

@@ -62,7 +62,6 @@ PYG, TRITON = ({"sampler": {"backend": name}} for name in ("pyg", "triton"))
     ("beside", "key", "value"),
     [
         ({"model": {"name": "gat", "hidden_channels": 64}}, "model.heads", 3),
-        ({"model": {"hidden_channels": 2}}, "model.norm", "layer"),
         (TYPED_MODEL, "model.embedding_channels", 16),
         ({"trainer": {"device": "cpu"}}, "trainer.precision", "fp16"),
         ({"trainer": {"device": "cpu"}}, "trainer.gpus", 2),
