@@ -74,7 +74,10 @@ def _main(argv: Sequence[str]) -> int:
     name = arguments.command or "train"
     refuse_several(name, arguments, is_sweep=arguments.multirun)
     if arguments.hydra == ["--cfg=job"] and not arguments.multirun:
-        say(composed(arguments).yaml.rstrip())
+        import yaml  # type: ignore[import-untyped]
+
+        plain = composed(arguments).to_dict()
+        say(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip())
         return 0
     return COMMANDS[name].run(arguments)
 

@@ -15,7 +15,6 @@ directions.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -53,12 +52,10 @@ missing. The value may be a tensor of one number; NaN: not defined for these tar
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A metric of nodes that come in pieces, in bounded memory: a small tensor a piece, then one of
-    all, then a value."""
+    """A metric of nodes that come in pieces, in bounded memory: by counts, which add up."""
 
     of: Callable[[Tensor, Tensor], Tensor]  # a piece's, from outputs and targets as for `Compute`
-    value: Callable[[Tensor], float]  # the metric, from the tensor of all pieces
-    merged: Callable[[Tensor, Tensor], Tensor] = operator.add  # of two pieces together
+    value: Callable[[Tensor], float]  # the metric, from the sum over all pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +123,9 @@ def metric(
     return register
 
 
-def _tallied(
-    name: str, label_kinds: Collection[str], tally: Tally, *, higher_is_better: bool = True
-) -> Metric:
+def _tallied(name: str, label_kinds: Collection[str], tally: Tally) -> Metric:
     compute = lambda outputs, targets: tally.value(tally.of(outputs, targets))  # noqa: E731
-    return Metric(name, compute, higher_is_better, frozenset(label_kinds), tally)
+    return Metric(name, compute, True, frozenset(label_kinds), tally)
 
 
 def get_metric(name: str) -> Metric:
@@ -240,63 +235,30 @@ def _ranked(name: str, outputs: Tensor, targets: Tensor) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _moments(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of each target over the nodes that have it (not NaN): their number, mean and squared
-    deviations from it; the squared and the absolute errors; the least and the largest; float64
-    `[7, num_targets]`."""
-    import torch
-
-    outputs, targets = outputs.double(), targets.double()
-    is_known = ~targets.isnan()
-    count = is_known.sum(dim=0).double()
-    mean = targets.nansum(dim=0) / count.clamp(min=1)
-    deviations = (targets - mean).square().nansum(dim=0)
-    errors = outputs - targets
-    squares, sizes = (e.where(is_known, 0).sum(dim=0) for e in (errors.square(), errors.abs()))
-    least = targets.where(is_known, math.inf).amin(dim=0)
-    largest = targets.where(is_known, -math.inf).amax(dim=0)
-    return torch.stack([count, mean, deviations, squares, sizes, least, largest])
-
-
-def _merged_moments(one: Tensor, other: Tensor) -> Tensor:
-    """The moments of two pieces together, after Chan et al. (1979): unlike sums of squares,
-    deviations from means are exact where the mean is far larger than a deviation."""
-    import torch
-
-    n, mean, deviations, *errors, least, largest = one
-    m, mean_2, deviations_2, *errors_2, least_2, largest_2 = other
-    share = m / (n + m).clamp(min=1)
-    apart = mean_2 - mean
-    return torch.stack(
-        [
-            n + m,
-            mean + apart * share,
-            deviations + deviations_2 + apart.square() * n * share,
-            *map(operator.add, errors, errors_2),
-            torch.minimum(least, least_2),
-            torch.maximum(largest, largest_2),
-        ]
-    )
+def _of_quantities(name: str, outputs: Tensor, targets: Tensor) -> float:
+    """A metric in the targets' units, the mean over the targets for which it is defined: those that
+    a node has (not NaN), and for r2 those that vary. NaN where there is none."""
+    values = []
+    for output, target in zip(outputs.double().T, targets.double().T, strict=True):
+        is_known = ~target.isnan()
+        known, errors = target[is_known], (output - target)[is_known]
+        if not len(known) or (name == "r2" and bool((known == known[0]).all())):
+            continue
+        if name == "r2":
+            value = 1 - errors.square().sum() / (known - known.mean()).square().sum()
+        else:
+            value = errors.square().mean().sqrt() if name == "rmse" else errors.abs().mean()
+        values.append(float(value))
+    return sum(values) / len(values) if values else math.nan
 
 
-def _of_quantities(name: str, moments: Tensor) -> float:
-    """A metric in the targets' units, the mean over the targets for which it is defined: r2 is for
-    those that vary. NaN where there is none."""
-    count, _, deviations, squares, sizes, least, largest = moments
-    if name == "r2":
-        is_defined, values = least < largest, 1 - squares / deviations
-    else:
-        is_defined = count > 0
-        values = (squares / count).sqrt() if name == "rmse" else sizes / count
-    return float(values[is_defined].mean()) if is_defined.any() else math.nan
-
-
-_RANKED = frozenset(("binary", "multilabel"))
 for _metric in (
     # Of several labels a node, the share of right flags.
     _tallied("accuracy", CLASS_KINDS, Tally(_right_counts, lambda c: _share(*c))),
-    Metric("roc_auc", lambda *pair: _ranked("roc_auc", *pair), True, _RANKED),
-    Metric("average_precision", lambda *pair: _ranked("average_precision", *pair), True, _RANKED),
+    *(
+        Metric(name, partial(_ranked, name), True, frozenset(["binary", "multilabel"]))
+        for name in RANKING_METRICS
+    ),
     # Of one class a node, the accuracy.
     _tallied(
         "f1_micro", CLASS_KINDS, Tally(_class_counts, lambda c: _share(2 * c[0], c[1] + c[2]))
@@ -306,12 +268,7 @@ for _metric in (
     _tallied("recall", ["binary"], Tally(_class_counts, lambda c: _share(c[0, 1], c[2, 1]))),
     _tallied("f1", ["binary"], Tally(_class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1]))),
     *(
-        _tallied(
-            name,
-            ["continuous"],
-            Tally(_moments, partial(_of_quantities, name), _merged_moments),
-            higher_is_better=name == "r2",
-        )
+        Metric(name, partial(_of_quantities, name), name == "r2", frozenset(["continuous"]))
         for name in ("r2", "rmse", "mae")
     ),
 ):
@@ -331,33 +288,17 @@ def top_metrics(k: int) -> list[Metric]:
     Of nodes with equal logits at the k-th place each is as likely to be among them: the values do
     not depend on the order of nodes.
     """
-    import torch
 
-    def of(outputs: Tensor, targets: Tensor) -> Tensor:
-        return top(torch.stack([outputs[:, 0], torch.ones_like(outputs[:, 0]), targets]).double())
-
-    def top(rows: Tensor) -> Tensor:
-        """Of each of the `k` largest logits: the logit, its nodes, the positive ones; the nodes of
-        all smaller logits together. float64 `[3, at most k + 1]`, from several of them."""
-        logits = rows[0]
-        is_top = logits >= logits.topk(min(k, len(logits))).values[-1]
-        distinct, row = torch.unique(logits[is_top], return_inverse=True)
-        counts = rows.new_zeros(2, len(distinct)).index_add_(1, row, rows[1:, is_top])
-        rest = torch.cat([logits.new_full([1], -math.inf), rows[1:, ~is_top].sum(dim=1)])
-        return torch.cat([rest[:, None], torch.cat([distinct[None], counts])], dim=1)
-
-    def share(of_all: bool, rows: Tensor) -> float:
-        """The expected positive nodes among the top ones: of the top ones, of all positive ones."""
-        _, nodes, positive = rows.flip(1)
-        taken = (k - (nodes.cumsum(0) - nodes)).clamp(min=0).minimum(nodes)
-        expected = float((positive * taken / nodes.clamp(min=1)).sum())
-        divisor = float((positive if of_all else taken).sum())
-        return expected / divisor if divisor else math.nan
-
-    def merged(one: Tensor, other: Tensor) -> Tensor:
-        return top(torch.cat([one, other], dim=1))
+    def share(of_all: bool, outputs: Tensor, targets: Tensor) -> float:
+        logits = outputs[:, 0]
+        taken = min(k, len(logits))
+        least = logits.topk(taken).values[-1]
+        is_above = logits > least
+        among_equal = (taken - is_above.sum()) * targets[logits == least].double().mean()
+        divisor = int(targets.sum()) if of_all else taken
+        return float(targets[is_above].sum() + among_equal) / divisor if divisor else math.nan
 
     return [
-        _tallied(f"{name}@{k}", ["binary"], Tally(of, partial(share, name == "recall"), merged))
+        Metric(f"{name}@{k}", partial(share, name == "recall"), True, frozenset(["binary"]))
         for name in ("precision", "recall")
     ]

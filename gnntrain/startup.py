@@ -1,8 +1,8 @@
 """A faster start of commands; not used when gnntrain is imported as a library.
 
-Of a default run's CPU seconds garbage collection would take 0.5, as imports make a million
-objects, and imports that most runs never use: torch's compiler and what operators do to tensors
-without data 1.7, torch.onnx 0.5, PyG's data sets, explainers and transforms 0.4.
+Of a default run's CPU seconds garbage collection would take 0.9, as imports make a million
+objects, and imports that most runs never use: torch's compiler 1.0, what operators do to tensors
+without data 0.4, PyG's data sets, explainers and transforms 0.3.
 """
 
 from __future__ import annotations
@@ -71,18 +71,17 @@ class _Submodule:
         return getattr(sys.modules[self._name], name)
 
 
-# By module the names that torch's optimisers, process groups and PyG read, with stand-ins for them.
-_LAZY: dict[str, dict[str, Any]] = {
-    **{name: {} for name in (META, "torch._decomp", "torch.export")},
-    **{f"torch_geometric.{name}": {} for name in ("datasets", "explain", "profile", "transforms")},
-    "torch.onnx": {"is_in_onnx_export": lambda: False},
-    _DYNAMO: {
-        "disable": _disable,
-        "graph_break": lambda: None,
-        "trace_rules": _Submodule("trace_rules", clear_lru_cache=lambda: None),
-        "utils": _Submodule("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
-    },
+# The names of the compiler that torch's optimisers, process groups and PyG read.
+_STAND_INS: dict[str, Any] = {
+    "disable": _disable,
+    "graph_break": lambda: None,
+    "trace_rules": _Submodule("trace_rules", clear_lru_cache=lambda: None),
+    "utils": _Submodule("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
 }
+_LAZY = (
+    *(META, _DYNAMO),
+    *(f"torch_geometric.{name}" for name in ("datasets", "explain", "profile", "transforms")),
+)
 _lock, _started = RLock(), set[str]()
 
 
@@ -129,19 +128,15 @@ class _LazyModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         spec: Any = self.__spec__
-        if spec.name not in _started and name in _LAZY[spec.name]:
-            return _LAZY[spec.name][name]
+        if spec.name == _DYNAMO and _DYNAMO not in _started and name in _STAND_INS:
+            return _STAND_INS[name]
         with _lock:  # other threads wait until it is executed; this one reads on meanwhile
             if spec.name not in _started:
                 _started.add(spec.name)
-                if spec.name in (_DYNAMO, "torch._decomp", "torch.export"):
+                if spec.name == _DYNAMO:
                     execute(META)
                 if spec.submodule_search_locations is not None:
                     self.__path__ = spec.submodule_search_locations
-                try:
-                    spec.loader.exec_module(self)
-                except BaseException:  # the next one who reads gets the same error
-                    _started.discard(spec.name)
-                    raise
+                spec.loader.exec_module(self)
                 super().__setattr__("__class__", ModuleType)
         return ModuleType.__getattribute__(self, name)

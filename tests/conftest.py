@@ -22,21 +22,26 @@ this one is then replaced, so that other tests are not told to have failed as we
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gnntrain.startup import set_variables  # isort: skip
 
+gc.disable()  # until all tests are collected: a million objects are made and stay
 set_variables()  # before torch is loaded, as the command does: idle threads do not spin
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from omegaconf import DictConfig  # noqa: E402
 
+from gnntrain.app import Sources  # noqa: E402
 from gnntrain.distributed import processes  # noqa: E402
 from tests import examples as examples  # noqa: E402  # before the profile is loaded
 
@@ -56,6 +61,19 @@ if _WORKER and hasattr(os, "sched_setaffinity"):
     # One for all tests of the worker: each training from Python would start one, and stop it.
     processes.start_server()
     processes._started.clear()
+
+_compose_files = Sources.compose_files
+_of_shipped_files = cache(lambda *lines: _compose_files(Sources(), lines))
+
+
+def _compose_once(self: Sources, lines: Sequence[str]) -> DictConfig:
+    """Hydra takes 0.1 s to compose, and tests choose the same of the shipped files again."""
+    if self.config_dirs or self.config_path or self.config_name != "config":
+        return _compose_files(self, lines)
+    return copy.deepcopy(_of_shipped_files(*lines))
+
+
+Sources.compose_files = _compose_once  # type: ignore[method-assign]
 
 _LACKING = {
     "gpu": (
@@ -120,6 +138,7 @@ def pytest_collection_finish() -> None:
     """What is there now stays: a collection of garbage need not look at it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

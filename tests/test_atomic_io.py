@@ -3,8 +3,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +12,7 @@ import pytest
 from gnntrain.atomic_io import atomic_folder, atomic_write, remove_stale_drafts
 from gnntrain.errors import Interrupted
 from gnntrain.training.checkpoint import save_checkpoint
-
-ROOT = Path(__file__).parents[1]
+from tests.processes import python
 
 
 def names(folder: Path) -> list[str]:
@@ -89,10 +86,7 @@ def killed_writing(kind: str, path: Path) -> Path:
     """The draft of a process that was killed in the middle of it."""
     code = f"import os\nfrom pathlib import Path\nfrom gnntrain.atomic_io import {kind}\n"
     code += f"with {kind}(Path({str(path)!r})):\n    os.kill(os.getpid(), 9)\n"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}
-    ) as process:
-        assert process.wait() == -9
+    assert python("-c", code).returncode == -9
     (draft,) = path.parent.glob(f".{path.name}.*")
     return draft
 

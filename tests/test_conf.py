@@ -23,7 +23,6 @@ from gnntrain.config import (
 )
 from gnntrain.config.published import PUBLISHED
 from gnntrain.groups import conf_dir, config_groups
-from tests import packages
 
 # The files of conf/hydra/ are Hydra's and Python's to explain.
 FILES = sorted(
@@ -54,10 +53,8 @@ def test_a_published_data_sets_file_says_what_it_is_and_holds_what_is_its_own() 
 def test_a_users_file_may_inherit_from_a_shipped_one(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "wide.yaml").write_text("defaults: [gat, _self_]\nhidden_channels: 512\n")
-    model = compose_config(["model=wide"], [tmp_path]).config.to_dict()["model"]
-    assert model == compose_config(["model=gat"]).config.to_dict()["model"] | {
-        "hidden_channels": 512
-    }
+    model = compose_config(["model=wide"], [tmp_path]).to_dict()["model"]
+    assert model == compose_config(["model=gat"]).to_dict()["model"] | {"hidden_channels": 512}
 
 
 def test_every_data_set_and_model_has_a_file() -> None:
@@ -106,14 +103,14 @@ def county(tmp_path: Path) -> list[str]:
 
 
 def test_a_recipe_on_tables_reads_them_below_the_root(tmp_path: Path, county: list[str]) -> None:
-    dataset = compose_config(["experiment=county_income", *county]).config.dataset
+    dataset = compose_config(["experiment=county_income", *county]).dataset
     assert isinstance(dataset, FilesConfig)
     assert dataset.features == str(tmp_path / "nodes.csv")
     assert dataset.edges == str(tmp_path / "edges.csv")
     elsewhere = tmp_path / "elsewhere.csv"
     elsewhere.touch()
     more = [f"dataset.edges={elsewhere}"]
-    config = compose_config(["experiment=county_income", *county, *more]).config
+    config = compose_config(["experiment=county_income", *county, *more])
     assert isinstance(config.dataset, FilesConfig)
     assert config.dataset.edges == str(elsewhere)
     assert from_dict(config.to_dict(), saved=True) == config
@@ -134,24 +131,4 @@ def test_recipes_loggers_and_published_data_sets_alone_set_keys() -> None:
 
 
 def test_the_default_files_are_the_default_configuration() -> None:
-    assert compose_config([]).config == Config()
-
-
-def test_a_plug_in_and_files_compose_once_they_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry_points = "[gnntrain.models]\nmine = conf_model:Mine\n"
-    packages.install(tmp_path / "site", monkeypatch, "conf_model", "", entry_points)
-    for name in ("edges.csv", "features.csv"):
-        (tmp_path / name).touch()
-    config = compose_config(
-        [
-            "model=plugin",
-            "model.name=mine",
-            "model.options.depth=3",
-            "dataset=files",
-            f"dataset.edges={tmp_path}/edges.csv",
-            f"dataset.features={tmp_path}/features.csv",
-        ]
-    ).config
-    assert config.model == PluginConfig(name="mine", options={"depth": 3})
+    assert compose_config([]) == Config()

@@ -109,7 +109,7 @@ def test_a_gpu_without_float64_trains_and_evaluates(
     install_hills(tmp_path / "site", monkeypatch, "hills_without_float64")
     places = [f"dataset.store_dir={tmp_path / 'stores'}", f"run.dir={tmp_path / 'run'}"]
     with present():
-        summary = train(compose_config([*KEYS, *places, *way.split()]).config)
+        summary = train(compose_config([*KEYS, *places, *way.split()]))
         found = evaluate(tmp_path / "run")["metrics"]
     assert summary["peak_gpu_bytes"] > 0
     assert torch.get_float32_matmul_precision() == "highest"  # the caller's, not the run's

@@ -18,8 +18,8 @@ from gnntrain.app import compose_config
 from gnntrain.commands import COMMANDS
 from gnntrain.config import ConfigError
 from scripts.config_reference import KEYS, PAGE, listed, page
+from tests.processes import ROOT, python
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MACHINE_KEYS = {"trainer.gpus", "trainer.cuda_graph", "sampler.topology", "features.placement"}
 """What only a machine with GPUs accepts."""
@@ -85,7 +85,7 @@ def test_the_messages_of_the_page_about_trouble_are_those_of_the_program() -> No
 def test_the_page_about_own_data_works_when_it_is_typed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
     section = page.split("## Your own data")[1].split("## Which file")[0]
-    python, *shell = re.findall(r"```(?:python|bash)\n(.*?)```", section, re.S)
+    program, *shell = re.findall(r"```(?:python|bash)\n(.*?)```", section, re.S)
     # Customers that nobody knows yet: some of the table's first, without their kind.
     new = """
 customers.drop(columns="kind").iloc[:50, ::-1].to_csv("new.csv", index=False)
@@ -93,13 +93,7 @@ first = set(customers["customer"][:50])
 among = edges[edges["source"].isin(first) & edges["target"].isin(first)]
 among.to_csv("new-edges.csv", index=False)
 """
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    for command in ([sys.executable, "-c", python + new], ["bash", "-e", "-c", "\n".join(shell)]):
-        typed = subprocess.run(
-            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert typed.returncode == 0, typed.stderr
+    run_typed(tmp_path, program + new, "\n".join(shell))
     customers, kinds = read_rows(tmp_path / "customers.csv"), read_rows(tmp_path / "kinds.csv")
     assert [row["node"] for row in kinds] == [row["customer"] for row in customers]
     assert {row["class"] for row in kinds} == {"business", "private"}
@@ -113,22 +107,27 @@ among.to_csv("new-edges.csv", index=False)
 def test_the_page_about_typed_graphs_works_when_it_is_typed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "typed-graphs.md").read_text(encoding="utf-8")
     section = page.split("## From two tables")[1].split("## The schema")[0]
-    python, shell = re.findall(r"```(?:python|bash)\n(.*?)```", section, re.S)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    program, shell = re.findall(r"```(?:python|bash)\n(.*?)```", section, re.S)
     truth = """
 truth = np.array(["private", "business", "school"])[kind]
 pd.DataFrame({"customer": customers["customer"], "kind": truth}).to_csv("truth.csv", index=False)
 """
-    for command in ([sys.executable, "-c", python + truth], ["bash", "-e", "-c", shell]):
-        typed = subprocess.run(
-            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert typed.returncode == 0, typed.stderr
+    run_typed(tmp_path, program + truth, shell)
     truths, kinds = read_rows(tmp_path / "truth.csv"), read_rows(tmp_path / "kinds.csv")
     assert [row["node"] for row in kinds] == [row["customer"] for row in truths]
     right = sum(a["kind"] == b["class"] for a, b in zip(truths, kinds, strict=True))
     assert right > 0.85 * len(truths)
+
+
+def run_typed(folder: Path, program: str, shell: str) -> None:
+    """Run a page's program, then its commands, in a folder."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
+    for command in ([sys.executable, "-c", program], ["bash", "-e", "-c", shell]):
+        typed = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert typed.returncode == 0, typed.stderr
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -138,14 +137,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed")
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = ["-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path]
+    built = python(*words, folder=ROOT, env={"NO_MKDOCS_2_WARNING": "1"})
     assert (built.returncode, built.stdout) == (0, ""), built.stderr
     assert (tmp_path / "tutorials" / "glt-distributed" / "index.html").is_file()

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.processes import ROOT, python
+
 NOTEBOOK = json.loads((ROOT / "examples" / "notebook.ipynb").read_text())
 
 
 def run(code: str, folder: Path) -> str:
     """Runs a script without `if __name__ == "__main__"` in a folder; what it printed."""
     (folder / "script.py").write_text(code)
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "MPLBACKEND": "agg",
-    }
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    env = {"XDG_CACHE_HOME": str(folder / "cache"), "MPLBACKEND": "agg"}
+    done = python("script.py", folder=folder, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -85,13 +71,7 @@ def test_the_page_about_python_has_the_types_it_needs(tmp_path: Path) -> None:
     examples = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "script.py").write_text("\n".join([*examples, "reveal_type(summary)"]))
     options = ["--ignore-missing-imports", "--follow-imports=silent", "--config-file="]
-    checked = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, "script.py"],
-        cwd=tmp_path,
-        env=os.environ | {"MYPYPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["-m", "mypy", *options, "script.py"]
+    checked = python(*words, folder=tmp_path, env={"MYPYPATH": str(ROOT)})
     assert checked.returncode == 0, checked.stdout
     assert re.search(r'Revealed type is "\S*dict\[\S*str, Any\]"', checked.stdout)

@@ -27,32 +27,29 @@ KEEP_SMALL = ("trainer.gpus=0", "dataset.num_nodes=300", "run.dir=run")
 NEW_MODEL = '''"""Gain network (Nobody, 2030): an MLP with a gain."""
 
 from gnntrain.config.types import NonNegative
-from gnntrain.models.mlp import MLP
+from gnntrain.models.mlp import MLP, BlockLinear
+
+
+class GainLinear(BlockLinear):
+    def __init__(self, types, gain):
+        super().__init__(types)
+        self.gain = gain
+
+    def finish(self, node_type, total, h_dst):
+        return self.gain * super().finish(node_type, total, h_dst)
 
 
 class GainNet(MLP):
-    """h_v ← gain · MLP(h_v).
+    """h_v ← gain · (W h_v + b).
 
     Args:
-        gain: Factor of the input rows.
-        **scaffold: See `GNN`.
+        gain: Factor of each layer's rows.
     """
 
+    conv_class = GainLinear
     uses_graph = False
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        gain: NonNegative = 1.5,
-        **scaffold,
-    ) -> None:
-        super().__init__(in_channels, out_channels, **scaffold)
-        self.gain = gain
-
-    def forward(self, x, blocks=()):
-        return self.gain * super().forward(x, blocks)
+    gain: NonNegative = 1.5
 '''
 
 NEW_YAML = """# Gain network (Nobody, 2030): an MLP with a gain.
@@ -128,11 +125,11 @@ def test_what_the_page_adds_trains(
 @pytest.mark.usefixtures("_package")
 def test_a_typed_option_replaces_a_packages_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("dataset: ring\nmodel: my_sage\n", encoding="utf-8")
-    composed = compose_config([str(tmp_path / "mine.yaml"), "model=gcn"]).config
+    composed = compose_config([str(tmp_path / "mine.yaml"), "model=gcn"])
     assert (composed.dataset.name, composed.model.name) == ("ring", "gcn")
-    composed = compose_config([str(tmp_path / "mine.yaml"), "dataset=cora"]).config
+    composed = compose_config([str(tmp_path / "mine.yaml"), "dataset=cora"])
     assert (composed.dataset.name, composed.model.name) == ("cora", "my_sage")
-    assert compose_config(["model=my_sage", "model=gcn"]).config.model.name == "gcn"
+    assert compose_config(["model=my_sage", "model=gcn"]).model.name == "gcn"
 
 
 @pytest.mark.usefixtures("_package")

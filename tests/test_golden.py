@@ -90,9 +90,7 @@ PINNED = ("train_loss", "train", "val", "test", "metric", "best_epoch", "num_par
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def _county(here: Path) -> None:  # noqa: ARG001
     rng = np.random.default_rng(0)
     values = rng.integers(0, 1000, (300, 2))
     rows = (f"c{i},{a},{b},{a - 2 * b}" for i, (a, b) in enumerate(values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from gnntrain.metrics import get_metric, metric, metric_names, metrics_for
 from tests.config.problems import problems_of
 from tests.examples import examples
 from tests.packages import install
+from tests.processes import python
 
 CODE = """
     from gnntrain.metrics import metric
@@ -48,7 +48,7 @@ def test_the_registry_does_not_import_torch() -> None:
         "print(get_metric('roc_auc').higher_is_better, len(metric_names()),"
         " 'torch' in sys.modules)"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    printed = python("-c", code)
     assert printed.stdout.split() == ["True", "11", "False"], printed.stderr
 
 
@@ -90,14 +90,10 @@ def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:
     assert hints["dataset.metric"] == "did you mean accuracy?"
 
 
+@pytest.mark.usefixtures("here")
 def test_a_sweep_over_files_is_won_by_the_least_error(
-    error_rate: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    error_rate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 90)
     np.save("x.npy", np.eye(3, dtype=np.float32)[labels])
@@ -123,9 +119,7 @@ def test_a_sweep_over_files_is_won_by_the_least_error(
 
 
 def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = """
         import numpy as np, torch
@@ -137,9 +131,7 @@ def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
             return np.float64(wrong)
     """
     entry_points = "[gnntrain.metrics]\nwrong = of_numpy:wrong\n"
-    install(tmp_path / "site", monkeypatch, "of_numpy", code, entry_points)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    install(here / "site", monkeypatch, "of_numpy", code, entry_points)
     keys = ["dataset.num_nodes=200", "trainer.gpus=0", "run.dir=run"]
     try:
         for command in ([*keys, "trainer.epochs=1"], ["evaluate", "run"]):
@@ -165,7 +157,7 @@ def test_a_broken_metric_is_told_by_name_and_place(
     body: str,
     kind: str,
     place: str,
-    tmp_path: Path,
+    here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -178,9 +170,7 @@ def test_a_broken_metric_is_told_by_name_and_place(
             {body}
     """
     entry_points = "[gnntrain.metrics]\nbroken = broken_metric:compute\n"
-    install(tmp_path / "site", monkeypatch, "broken_metric", code, entry_points)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    install(here / "site", monkeypatch, "broken_metric", code, entry_points)
     try:
         keys = ["dataset.num_nodes=200", "trainer.gpus=0", "trainer.epochs=1", "run.dir=run"]
         assert main(keys) == 2

@@ -104,6 +104,9 @@ def test_another_table_is_read_as_the_run_keeps_it(
     half.to_csv("half.csv", index=False)
     given = f"dataset.edges={edges(tmp_path, half['fips'])}"
     assert len(logits("dataset.features=half.csv", given)) == 30
+    words = ["predict", "run", "--out", "out.csv", "--nodes", "test", given]
+    assert main([*words, "dataset.features=half.csv"]) == 2
+    assert "has no test nodes" in capfd.readouterr().err
 
 
 WITHOUT_US = """

@@ -19,10 +19,8 @@ KEYS = [
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _files(here: Path) -> None:  # noqa: ARG001
     """Accounts, one of eight a fraud."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     write_nodes("fraud", "ok")
     edges = np.random.default_rng(1).integers(0, 400, (900, 2))
     pd.DataFrame(edges, columns=["source", "target"]).to_csv("edges.csv", index=False)

@@ -20,7 +20,7 @@ def trained(recipe: str, root: Path, folder: Path, *keys: str) -> float:
     """The test metric of a run."""
     given = [f"experiment={recipe}", "compute.kernels=torch", f"dataset.root={root}", *keys]
     given += [f"dataset.store_dir={folder / 'stores'}", f"run.dir={folder / '-'.join(keys)}"]
-    summary = train(compose_config(given).config)
+    summary = train(compose_config(given))
     assert summary["kernels"] == {"kernels": "torch", "replaced": {}}
     metric: float = summary["test"][summary["metric"]]
     return metric

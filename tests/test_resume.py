@@ -54,7 +54,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def begin(run: Path, cache: Path, *keys: str) -> dict[str, Any]:
     stores = f"dataset.store_dir={cache / 'stores'}"
-    return train(compose_config([*KEYS, stores, f"run.dir={run}", *keys]).config)
+    return train(compose_config([*KEYS, stores, f"run.dir={run}", *keys]))
 
 
 def go_on(run: Path, *changes: str) -> dict[str, Any]:
@@ -363,7 +363,7 @@ def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
     keys = [*(f"dataset.{key}={path}" for key, path in files.items()), "run.if_exists=resume"]
     keys += ["dataset.task=multiclass", f"dataset.store_dir={tmp_path}/stores"]
     keys += ["trainer.epochs=1", "trainer.gpus=0"]
-    config = compose_config(["dataset=files", *keys, f"run.dir={tmp_path}/run"]).config
+    config = compose_config(["dataset=files", *keys, f"run.dir={tmp_path}/run"])
     summary = train(config)
     edges = Path(files["edges"])
     whole = edges.read_text()

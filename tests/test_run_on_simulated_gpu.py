@@ -61,7 +61,7 @@ def on_gpu(run: Path, *keys: str, memory: int = 4 << 30, graph: Sequence[str] = 
     """A run that leaves the simulated GPU's generator alone; what it copied and waited for."""
     with present(total_memory=memory), watched() as traffic:
         state = devices.rng_state(torch.device("sim"))
-        train(compose_config([*graph, f"run.dir={run}", *keys]).config)
+        train(compose_config([*graph, f"run.dir={run}", *keys]))
         assert torch.equal(devices.rng_state(torch.device("sim")), state)
     assert (RunDirectory(run).summary() or {})["status"] == "completed"
     assert not traffic.races
@@ -69,7 +69,7 @@ def on_gpu(run: Path, *keys: str, memory: int = 4 << 30, graph: Sequence[str] = 
 
 
 def on_cpu(run: Path, *keys: str, graph: Sequence[str] = KEYS) -> None:
-    train(compose_config([*graph, f"run.dir={run}", *keys, "trainer.device=cpu"]).config)
+    train(compose_config([*graph, f"run.dir={run}", *keys, "trainer.device=cpu"]))
 
 
 def weights(run: Path, name: str) -> dict[str, torch.Tensor]:
@@ -151,7 +151,7 @@ def test_fp16_scales_the_loss_and_the_gradients_of_tables_too(tmp_path: Path, st
 
 
 def test_a_gpu_trains_on_a_graph_in_parts(tmp_path: Path, stores: str) -> None:
-    store = prepare_store(compose_config([*TYPED, stores]).config.dataset).store
+    store = prepare_store(compose_config([*TYPED, stores]).dataset).store
     partition(store, 3, tmp_path / "parts", "streaming")
     in_parts = ["distributed.graph=partitioned", f"distributed.parts={tmp_path / 'parts'}"]
     on_gpu(tmp_path / "gpu", stores, *in_parts, graph=TYPED)
@@ -223,7 +223,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     run = tmp_path / "run"
     with monkeypatch.context() as patch, present():
         disturb(patch, {6}, ValueError("broken"))
-        config = compose_config([*KEYS, f"run.dir={run}", *keys]).config
+        config = compose_config([*KEYS, f"run.dir={run}", *keys])
         with pytest.raises(ValueError, match="broken"):
             train(config)
     with present(), watched() as traffic:
@@ -246,9 +246,12 @@ def test_it_goes_on_and_predicts_on_the_other_device(tmp_path: Path, stores: str
         assert evaluate(run)["metrics"] == metrics
 
 
-@pytest.mark.parametrize("evaluation", ["layerwise", "sampled"])
+@pytest.mark.parametrize(
+    ("evaluation", "placement"),
+    [("layerwise", "pinned"), ("sampled", "sharded"), ("sampled", "wholegraph")],
+)
 def test_what_only_other_gpus_can_do_does_not_hinder_evaluation(
-    tmp_path: Path, stores: str, evaluation: str
+    tmp_path: Path, stores: str, evaluation: str, placement: str
 ) -> None:
     """As for a run on four of NVIDIA's GPUs."""
     run = tmp_path / "run"
@@ -258,7 +261,7 @@ def test_what_only_other_gpus_can_do_does_not_hinder_evaluation(
     theirs["trainer"] |= {"device": "cuda", "gpus": 4}
     theirs["compute"]["kernels"] = "triton"
     theirs["sampler"] |= {"backend": "triton", "topology": "pinned"}
-    theirs["features"]["placement"] = "pinned"
+    theirs["features"]["placement"] = placement
     (run / "config.yaml").write_text(json.dumps(theirs))
     assert evaluate(run)["metrics"] == metrics
     with present():

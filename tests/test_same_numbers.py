@@ -130,7 +130,7 @@ def configured(folder: Path) -> Callable[..., Config]:
             dataset = tuple(key for key in keys if key.startswith("dataset"))
             keys = (*keys, f"distributed.parts={parts(dataset)}")
         places = f"run.dir={folder / name}", f"dataset.store_dir={folder / 'stores'}"
-        return compose_config([*KEYS, *keys, *places]).config
+        return compose_config([*KEYS, *keys, *places])
 
     return configure
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hydra import compose, initialize_config_dir
@@ -30,30 +30,15 @@ from gnntrain.config import (
     changed_meaning,
     from_dict,
 )
-from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
+from gnntrain.config.problems import ConfigError, Problem, shown
 from gnntrain.config.published import DATASET_NAMES, PUBLISHED
-from gnntrain.config.section import UNKNOWN
 from gnntrain.config.types import flattened
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.groups import GROUPS, conf_dir, config_groups
 from gnntrain.paths import is_file, is_folder
 
 HYDRAS_ERRORS = (HydraException, OmegaConfBaseException)
-_MOST_INTERPOLATIONS = 32
 _hydra = threading.RLock()  # Hydra's state is the process's
-
-
-@dataclass(frozen=True)
-class Composed:
-    """A checked configuration."""
-
-    config: Config
-
-    @property
-    def yaml(self) -> str:
-        """The whole configuration as YAML, every key with its value."""
-        text: str = yaml.safe_dump(self.config.to_dict(), sort_keys=False, allow_unicode=True)
-        return text
 
 
 def compose_config(
@@ -63,7 +48,7 @@ def compose_config(
     config_path: Path | None = None,
     config_name: str = "config",
     for_here: bool = True,
-) -> Composed:
+) -> Config:
     """The configuration that overrides ask for; see `Sources`, and its `compose`."""
     return Sources(config_dirs, config_path, config_name).compose(overrides, for_here=for_here)
 
@@ -109,7 +94,7 @@ class Sources:
                 expects = f"a name of its own: {file.parent.name}={file.stem} is shipped already"
                 yield Problem("--config-dir", str(file), expects, f"rename {file.name}")
 
-    def compose(self, overrides: Sequence[str], *, for_here: bool = True) -> Composed:
+    def compose(self, overrides: Sequence[str], *, for_here: bool = True) -> Config:
         """The configuration that overrides ask for.
 
         Args:
@@ -145,7 +130,7 @@ class Sources:
         for override in ours:
             if override not in choices:
                 set_key(node, override, groups, problems)
-        return Composed(judged(node, problems, saved=self.is_saved, for_here=for_here))
+        return judged(node, problems, saved=self.is_saved, for_here=for_here)
 
     def compose_files(self, lines: Sequence[str]) -> DictConfig:
         """What Hydra makes of overrides in its own form, also while its main runs.
@@ -228,19 +213,14 @@ def recompose_config(
 def set_key(
     node: DictConfig, override: Override, groups: syntax.Groups, problems: list[Problem]
 ) -> None:
-    """Set, or with ~ remove, one key; add the problem if that cannot be done."""
+    """Set one key; add the problem if that cannot be done."""
     key, value = override.key_or_group, override.value()
-    section, _, last = key.rpartition(".")
+    section = key.rpartition(".")[0]
     options = groups[section] if key in ("dataset.name", "model.name") else ()
     try:
         if override.is_delete():
-            parent = OmegaConf.select(node, section) if section else node
-            known = [*map(str, parent)] if isinstance(parent, DictConfig) else []
-            if last in known:
-                del parent[last]  # pop would look up what its value refers to
-            else:
-                hint = did_you_mean(last, known)
-                problems.append(Problem("", str(override.input_line), UNKNOWN, hint))
+            expects = "key=value; Hydra alone removes a key, in one training run"
+            problems.append(Problem("", str(override.input_line), expects))
         elif value in options and value != OmegaConf.select(node, key):  # chosen, its keys fit
             expects = f"left to the group: the keys of {section} depend on it"
             problems.append(Problem(key, shown(value), expects, f"write {section}={value}"))
@@ -261,11 +241,6 @@ def judged(
     Raises:
         ConfigError: With every mistake. A value that is missing or cannot be resolved is one.
     """
-    raw = cast(dict[str, Any], OmegaConf.to_container(node, resolve=False))
-    number = str(raw).count("${")
-    if number > _MOST_INTERPOLATIONS:  # each may double what the one before stands for
-        expects = f"at most {_MOST_INTERPOLATIONS} interpolations in all"
-        raise ConfigError([*problems, Problem("", f"{number} interpolations", expects)])
     plain: Any = None
     failed: set[str] = set()
     while plain is None:
@@ -273,6 +248,7 @@ def judged(
             plain = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             key = error.full_key or ""
+            raw: Any = OmegaConf.to_container(node)
             value = shown(flattened(raw).get(key, ""))
             problems.append(Problem(key, value, f"a value: {str(error).splitlines()[0]}"))
             if not key or key in failed:

@@ -36,7 +36,7 @@ def prepare(arguments: Namespace) -> int:
       gnntrain prepare
       gnntrain prepare dataset.num_nodes=100000
     """
-    config = composed(arguments).config
+    config = composed(arguments)
     from gnntrain.data.summary import from_plain
     from gnntrain.run import prepare
 
@@ -68,7 +68,7 @@ def partition(arguments: Namespace) -> int:
       gnntrain partition --parts 2 --out parts
       gnntrain partition dataset.num_nodes=5000 --parts 4 --out parts4 --method random
     """
-    config = composed(arguments, for_here=False).config
+    config = composed(arguments, for_here=False)
     from gnntrain.data.partitioning.build import partition, refuse_mistakes
     from gnntrain.reporting import text
     from gnntrain.reporting.tables import Section, pairs, print_sections, rows
@@ -77,11 +77,8 @@ def partition(arguments: Namespace) -> int:
     num_parts, method, out = arguments.parts, arguments.method or _METHODS[0], arguments.out
 
     def sections() -> Iterator[Section]:  # each as soon as it is known
-        began, store, folder = (
-            time.perf_counter(),
-            prepare_store(config.dataset).store,
-            expanded(out),
-        )
+        began, folder = time.perf_counter(), expanded(out)
+        store = prepare_store(config.dataset).store
         refuse_mistakes(store, num_parts, folder, method)
         graph = f"{store.dataset}: {store.num_nodes:,} nodes, {store.num_edges:,} edges"
         about = [("graph", graph), ("parts", f"{num_parts}, by the method {method}")]
@@ -249,7 +246,7 @@ def doctor(arguments: Namespace) -> int:
       gnntrain doctor --json -
       gnntrain doctor --gpu
     """
-    config = composed(arguments).config
+    config = composed(arguments)
     from gnntrain.reporting.tables import Section, checks, print_sections, rows
     from gnntrain.reporting.text import counted
 
@@ -302,7 +299,7 @@ def plan(arguments: Namespace) -> int:
       gnntrain plan dataset=synthetic_reddit 'sampler.fan_outs=[25,10]'
       gnntrain plan distributed.num_processes=2 trainer.gpus=0 --json plan.json
     """
-    config = composed(arguments).config
+    config = composed(arguments)
     from gnntrain.planning.plan import plan
     from gnntrain.reporting.tables import print_sections
 

@@ -22,7 +22,7 @@ from gnntrain.groups import config_groups
 from gnntrain.paths import expanded, is_folder
 
 if TYPE_CHECKING:
-    from gnntrain.app import Composed
+    from gnntrain.config import Config
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 """The arguments of `ArgumentParser.add_argument`."""
@@ -195,7 +195,7 @@ def _unknown(what: str, given: str, choices: Sequence[str]) -> UserError:
     return UserError(f"unknown {what}", f"{hint}There are {', '.join(choices)}.")
 
 
-def composed(arguments: argparse.Namespace, *, for_here: bool = True) -> Composed:
+def composed(arguments: argparse.Namespace, *, for_here: bool = True) -> Config:
     """The configuration that the command line asks for; see `gnntrain.app.compose_config`."""
     from gnntrain.app import compose_config
 

@@ -129,7 +129,7 @@ def predicting_config(saved: Mapping[str, Any], overrides: Sequence[str]) -> Con
             if path is not None and Path(path).is_relative_to(root):
                 values[key] = str(Path(path).relative_to(root))
     own = [f"dataset.{key}={written(value)}" for key, value in values.items()]
-    dataset = compose_config([choice, *own, *rest]).config.dataset
+    dataset = compose_config([choice, *own, *rest]).dataset
     if is_same_kind and isinstance(begun, FilesConfig):
         # They are not read; but with files of their own, no column of the features holds them.
         dataset = dataset.model_copy(update={key: getattr(begun, key) for key in _UNREAD})

@@ -53,7 +53,7 @@ def _in_meeting(arguments: Namespace, lead: Callable[[Namespace], int]) -> int:
                 saved = saved_config(arguments.words[0])
                 config = recompose_config(saved, arguments.overrides)
             else:
-                config = composed(arguments).config
+                config = composed(arguments)
         except GnntrainError:
             if not found.is_main:  # such as for a file that is on another machine alone
                 raise

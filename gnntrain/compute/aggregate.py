@@ -70,8 +70,6 @@ class Aggregate(Operator):
         exact, num_dst, heads = exact_type(features.rows.dtype, dtype), total.num_dst, total.heads
         width = features.num_features // 2 if root == "added" else features.num_features
         indptr, src, num_rows = total.indptr, total.indices, len(features)
-        if src is None:
-            src = torch.arange(num_rows, dtype=indptr.dtype, device=indptr.device)
         factors: list[Tensor] = []  # of each edge's row
         if (weight := total.edge_weight) is not None:
             weight = weight if total.edge_ids is None else weight.index_select(0, total.edge_ids)
@@ -118,7 +116,7 @@ class Aggregate(Operator):
     def cpu(self) -> Tensor:
         put = reduction(self.features, self.total, self.root)
         out = BUFFERS.empty((self.total.num_dst, self.out_width), self.dtype)
-        by_rows(len(out), self.total.num_edges(self.features), lambda a, b: put(a, b, out[a:b]))
+        by_rows(len(out), len(self.total.indices), lambda a, b: put(a, b, out[a:b]))
         return out
 
     def cuda(self) -> Tensor:
@@ -126,7 +124,7 @@ class Aggregate(Operator):
         total, features, root, out = self.total, self.features, self.root, self.fake()
         num_loops = len(features) * (root == "added") if total.loop is None else len(total.loop)
         width = self.out_width // 2 if root == "beside" else self.out_width
-        chunks = num_chunks(total.num_edges(features), total.max_in_edges) if len(out) else 0
+        chunks = num_chunks(len(total.indices), total.max_in_edges) if len(out) else 0
         more: dict[str, Any] = {"dst_offset": total.dst_offset, "num_rows": len(out)}
         more |= {"heads": total.heads, "skip_own": total.skip_own, "num_loops": num_loops}
         more |= {"CHUNK": launching.CHUNK_EDGES if chunks else 0, "partial": None}
@@ -144,7 +142,6 @@ class Aggregate(Operator):
         mean, factors = given.mean(), given.factors()
         heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
         loops = heads._replace(loop=given.exact(edges.num_dst, 3))
-        by_edge = edges._replace(indices=None)
 
         def of(rows: Tensor | LazyFeatures, total: Sum, root: str = "none") -> Operator:
             features = LazyFeatures(rows) if isinstance(rows, Tensor) else rows
@@ -162,7 +159,6 @@ class Aggregate(Operator):
             "loops by head": of(given.rows(number, 15), loops),
             "gradient": of(grad, factors.transposed(given.back())),
             "gradient with own rows": of(grad, mean.transposed(given.back()), "added"),
-            "rows by edge": of(given.rows(given.num_edges, 3), by_edge),
         }
 
 
@@ -172,7 +168,7 @@ def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, i
     row_width, row_type = features.num_features, features.rows.dtype
     width = row_width // 2 if root == "added" else row_width
     edge_ids = None if weight is None else total.edge_ids
-    edges = total.indptr.numpy(), NO_NUMBERS if total.indices is None else total.indices.numpy()
+    edges = total.indptr.numpy(), total.indices.numpy()
     factors = (
         NO_NUMBERS if edge_ids is None else edge_ids.numpy(),
         NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
@@ -181,7 +177,7 @@ def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, i
         NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.heads)),
     )
     num_added = len(features) if root == "added" else 0
-    given = table, edges, factors, (total.indices is None, own, total.skip_own, num_added)
+    given = table, edges, factors, (own, total.skip_own, num_added)
 
     def put(start: int, stop: int, out: Tensor) -> None:
         memory = np.empty(width, number_type(row_type, out.dtype))

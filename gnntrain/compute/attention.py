@@ -160,13 +160,14 @@ class AttentionBackward(Operator):
         rows_grad = call.aggregate(*features, *total, "none", self.rows.dtype)
         if target is None:
             return rows_grad, fill_padding(by_edge, indptr), by_loop
+        assert back.edge_ids is not None
         before_relu = torch.ops.aten.leaky_relu_backward
         parts = self.rows[:, width:].to(target.dtype)
         sums = end_sums(parts, target, src, dst, target.dtype)
         by_edge = fill_padding(before_relu(by_edge, sums, self.slope, False), indptr)
         by_source, by_target = (
             call.aggregate(*LazyFeatures(by_edge).arguments(), *total, "none", by_edge.dtype)
-            for total in (Sum(back.indptr, back.edge_ids), Sum(indptr, None))
+            for total in (Sum(back.indptr, back.edge_ids), Sum(indptr, _numbers(self.edges)))
         )
         if self.loop_alpha is not None:
             by_loop = before_relu(by_loop, parts[own] + target, self.slope, False)
@@ -179,9 +180,15 @@ class AttentionBackward(Operator):
         grad, alpha, target = self.grad.contiguous(), self.alpha, self.target
         (num_dst, width), heads, edges, back = grad.shape, alpha.shape[1], self.edges, self.back
         features = LazyFeatures.of(self.rows)
-        means = cpu.array_of(alpha.new_empty(num_dst, heads))
-        given = cpu.array_of(grad), cpu.array_of(self.out), _rows_or_none(self.log_grad, alpha)
-        cpu.by_rows(num_dst, 0, lambda a, b: kernels.products_by_head(*given, a, b, means))
+        mean, log_grad = alpha.new_empty(num_dst, heads), self.log_grad
+
+        def means(a: int, b: int) -> None:
+            products = grad[a:b].to(alpha.dtype) * self.out[a:b]
+            torch.sum(by_head(products, heads), -1, out=mean[a:b])
+            if log_grad is not None:
+                mean[a:b] -= log_grad[a:b]
+
+        cpu.by_rows(num_dst, 0, means)
         rows_grad = BUFFERS.empty(self.rows.shape, self.rows.dtype)
         by_edge = cpu.numbers_by_edge(alpha, edges)
         by_loop = torch.empty_like(alpha[:0] if self.loop_alpha is None else self.loop_alpha)
@@ -190,7 +197,7 @@ class AttentionBackward(Operator):
         scores = _rows_or_none(target, alpha), self.slope, edges.dst_offset
         assert back.edge_ids is not None
         out_edges = *cpu.adjacency_of(back), back.edge_ids.numpy()
-        gradients = cpu.array_of(grad).reshape(-1), means
+        gradients = cpu.array_of(grad).reshape(-1), cpu.array_of(mean)
         arguments = cpu.table_of(features), out_edges, gradients, shares, scores
         changes = cpu.array_of(by_edge), cpu.array_of(by_loop)
         number = cpu.number_type(grad.dtype, self.rows.dtype)
@@ -202,7 +209,7 @@ class AttentionBackward(Operator):
         cpu.by_rows(len(rows_grad), len(edges.indices), task)
         if target is None:
             return rows_grad, by_edge, by_loop
-        total = Sum(edges.indptr, None)
+        total = Sum(edges.indptr, _numbers(edges))
         by_target = Aggregate(LazyFeatures(by_edge), total, "none", alpha.dtype).cpu()
         return rows_grad, by_target.add_(by_loop) if len(by_loop) else by_target, alpha[:0]
 
@@ -224,6 +231,11 @@ class AttentionBackward(Operator):
             scores = *loops, target if by_node else None, _SLOPE, edges, given.back()
             found[name] = AttentionBackward(*ends, alpha, weight, *scores)
         return found
+
+
+def _numbers(edges: Edges) -> Tensor:
+    """0, 1, … of the edges: as the sources of a sum of rows by edge."""
+    return torch.arange(len(edges.indices), dtype=edges.indptr.dtype, device=edges.indptr.device)
 
 
 def _rows_or_none(rows: Tensor | None, like: Tensor) -> cpu.Array:

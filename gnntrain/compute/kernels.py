@@ -122,14 +122,13 @@ def fetch_sources(
     stride: int,
     nodes: Int64Array,
     indices: Array,
-    by_edge: bool,
     begin: Any,
     end: Any,
     width: int,
 ) -> None:
     """Prefetch the rows of the sources of the edges `begin … end − 1`."""
     for e in range(begin, end):
-        fetch_row(table, place_of(e if by_edge else np.int64(indices[e]), nodes, stride), width)
+        fetch_row(table, place_of(np.int64(indices[e]), nodes, stride), width)
 
 
 @jit
@@ -175,7 +174,7 @@ def reduce_rows(
     rows: Table,
     edges: Edges,
     factors: tuple[Array, Array, Array, Array, Array],
-    options: tuple[bool, int, bool, int],
+    options: tuple[int, bool, int],
     start: int,
     stop: int,
     out: Array,
@@ -186,16 +185,16 @@ def reduce_rows(
     Args:
         rows, edges: See above.
         factors: Edge ids, edge weights and loops by head, and the two scales.
-        options: Whether edge e comes from source e; the source number of destination 0; whether
-            edges from a node to itself are left out; how many destinations, like those of the
-            loops, add the second `width` numbers of their own row.
+        options: The source number of destination 0; whether edges from a node to itself are left
+            out; how many destinations, like those of the loops, add the second `width` numbers of
+            their own row.
         start, stop: The destinations.
         out: Destination `start` goes to its row 0.
         total: Working memory; its length is `width`, its type that of the sums.
     """
     (table, stride, nodes), (indptr, indices), width = rows, edges, len(total)
     edge_ids, edge_weight, source_scale, row_scale, loop = factors
-    by_edge, own, skip_own, num_added = options
+    own, skip_own, num_added = options
     has_weight, has_ids = len(edge_weight) > 0, len(edge_ids) > 0
     heads = edge_weight.shape[1] if has_weight else 1
     part = width // heads
@@ -214,10 +213,10 @@ def reduce_rows(
             group = min(4, last - e)
             # Also those of the next destinations, while these are added.
             reach = min(e + group + AHEAD, end)
-            fetch_sources(table, stride, nodes, indices, by_edge, fetched, reach, width)
+            fetch_sources(table, stride, nodes, indices, fetched, reach, width)
             fetched = reach
             if group == 4:  # the total is read and written once for four rows
-                s0, s1, s2, s3 = four(indices, e, by_edge)
+                s0, s1, s2, s3 = four(indices, e, False)
                 e0, e1, e2, e3 = four(edge_ids, e, not has_ids)
                 c0 = edge_factor(s0, source_scale, skipped, total)
                 c1 = edge_factor(s1, source_scale, skipped, total)
@@ -238,7 +237,7 @@ def reduce_rows(
                         total[c] += left + right
             else:
                 for i in range(e, e + group):
-                    source: Any = i if by_edge else np.int64(indices[i])
+                    source = np.int64(indices[i])
                     edge = np.int64(edge_ids[i]) if has_ids else i
                     place = place_of(source, nodes, stride)
                     factor = edge_factor(source, source_scale, skipped, total)
@@ -280,7 +279,7 @@ def edge_products(
     for v in range(start, stop):
         for e in range(np.int64(indptr[v]), np.int64(indptr[v + 1])):
             reach = min(e + 1 + AHEAD, end)
-            fetch_sources(table, stride, nodes, indices, False, fetched, reach, width)
+            fetch_sources(table, stride, nodes, indices, fetched, reach, width)
             fetched = reach
             place = place_of(np.int64(indices[e]), nodes, stride)
             for h in range(heads):
@@ -433,21 +432,6 @@ def attention_gradient(
                 out[u - start, width + h] = rounded(score[h], out)
 
 
-@partial(jit, any_order=True)
-def products_by_head(
-    left: Array, right: Array, less: Array, start: int, stop: int, out: Array
-) -> None:
-    """left · right by head in the rows `start … stop − 1`, minus `less` unless it is empty."""
-    heads = out.shape[1]
-    part, number = left.shape[1] // heads, out.dtype.type
-    for v in range(start, stop):
-        for h in range(heads):
-            total = number(0)
-            for f in range(h * part, (h + 1) * part):
-                total += number_of(left[v, f]) * number_of(right[v, f])
-            out[v, h] = total - less[v, h] if len(less) > 0 else total
-
-
 @jit
 def softmax_rows(
     scores: tuple[Array, Array, Array, float, int],
@@ -515,7 +499,7 @@ def max_rows(
         total[:] = -np.inf if last > first else 0.0
         for e in range(first, last):
             reach = min(e + 1 + AHEAD, end)
-            fetch_sources(table, stride, nodes, indices, False, fetched, reach, width)
+            fetch_sources(table, stride, nodes, indices, fetched, reach, width)
             fetched = reach
             place = place_of(np.int64(indices[e]), nodes, stride)
             for f in range(width):

@@ -81,10 +81,8 @@ def launch(
     block = 1 << max(0, part - 1).bit_length()
     block = block if name == "pair_scores" else min(_MAX_BLOCK, block)
     warps, rows = _MANY_WARPS, _MOST_EDGES
-    if edges is not None:
-        num_edges = len(known["features"] if edges.indices is None else edges.indices)
-        if num_edges <= _FEW_EDGES * programs:
-            warps, rows = 1, _FEW_EDGES
+    if edges is not None and len(edges.indices) <= _FEW_EDGES * programs:
+        warps, rows = 1, _FEW_EDGES
     rows = max(1, min(rows, warps * _WARP_TILE // block))
     number = kernels.tl.float64 if result.dtype == torch.float64 else kernels.tl.float32
     more = {}

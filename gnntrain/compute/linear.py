@@ -88,7 +88,7 @@ class AggregateLinear(Operator):
             if drop is not None:
                 kernels.activate_rows(array_of(out), True, drop, start, stop)
 
-        by_rows(num_dst, self.total.num_edges(self.features), task, product)
+        by_rows(num_dst, len(self.total.indices), task, product)
         return out, inputs
 
     @staticmethod

@@ -61,8 +61,7 @@ class Sum(NamedTuple):
     v), with u the source of the in-edge e; a factor of None is 1, a `loop` of None 0.
 
     Attributes:
-        indptr, edge_ids, dst_offset, max_in_edges: See `Edges`.
-        indices: The same; None: edge e has row e.
+        indptr, indices, edge_ids, dst_offset, max_in_edges: See `Edges`.
         edge_weight: float `[num_edges]`, or `[num_edges, H]` for H heads: head h weighs the columns
             `[h·F/H, (h + 1)·F/H)`.
         source_scale: float `[num_src]`.
@@ -72,7 +71,7 @@ class Sum(NamedTuple):
     """
 
     indptr: Tensor
-    indices: Tensor | None
+    indices: Tensor
     edge_ids: Tensor | None = None
     dst_offset: int = 0
     max_in_edges: int | None = None
@@ -90,9 +89,6 @@ class Sum(NamedTuple):
         """The sum of the gradients of the sources, over their out-edges."""
         factors = self.edge_weight, self.scale, self.source_scale, self.loop, self.skip_own
         return Sum(*back, *factors)
-
-    def num_edges(self, features: LazyFeatures) -> int:
-        return len(features if self.indices is None else self.indices)
 
     @property
     def first_loop(self) -> int:

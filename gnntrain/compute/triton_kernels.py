@@ -162,9 +162,7 @@ def reduce_rows(
         if partial is not None:
             edge += tl.where(edge >= begin, end - begin, 0)
         is_edge = edge < last
-        source = edge
-        if total.indices is not None:
-            source = tl.load(total.indices + edge, mask=is_edge, other=0)
+        source = tl.load(total.indices + edge, mask=is_edge, other=0)
         if skip_own:
             is_edge = is_edge & (source != own)
         weight = tl.full([K.ROWS], 1, K.TOTAL)

@@ -1,9 +1,9 @@
 """The keys of `model=NAME`, as the model's own file declares them.
 
-`gnntrain/models/gat.py` defines `GAT`. The keyword-only arguments of its `__init__` are the keys of
-`model=gat`, with types and defaults; the class's docstring says what they mean. `**scaffold` adds
-the keys of `LayeredConfig`, or of `HeteroLayeredConfig` if `is_hetero = True`, some with another
-default (`config_defaults`); `saved_defaults` are those of runs that were saved before a key.
+`gnntrain/models/gat.py` defines `GAT`. Its annotated attributes are the keys of `model=gat`, with
+types and defaults; its docstring says what they mean. Its base `GNN` adds the keys of
+`LayeredConfig`, or `HeteroGNN` those of `HeteroLayeredConfig`, some with another default
+(`config_defaults`); `saved_defaults` are those of runs that were saved before a key.
 """
 
 from __future__ import annotations
@@ -132,30 +132,35 @@ def model_section(name: str) -> type[ModelConfig]:
     """The section of a built-in model; `PluginConfig` for any other name.
 
     Its file is parsed: an import would load torch. The class is named as the file (`GATv2` in
-    `gatv2.py`); without an `__init__` it has the keys of its base class, which has its own file.
+    `gatv2.py`); it has the keys of its base class, too, if that is another model.
     """
     if name not in model_names():
         return PluginConfig
     path = Path(__file__).parents[1] / "models" / f"{name}.py"
     module = ast.parse(path.read_text(encoding="utf-8"))
     classes = {node.name.lower(): node for node in module.body if isinstance(node, ast.ClassDef)}
-    model, init, constants = classes[name.replace("_", "")], None, dict[str, Any]()
-    for node in model.body:
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            init = node.args
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            with suppress(ValueError):  # it would have to be computed
-                constants[ast.unparse(target)] = ast.literal_eval(node.value)
+    model, constants = classes[name.replace("_", "")], dict[str, Any]()
     fields: dict[str, Any] = {"name": (Literal[name], name)}
-    if init is None:
-        base = model_section(ast.unparse(model.bases[0]).lower())
+    target: ast.expr
+    for node in model.body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            target, kind, value = node.target, ast.unparse(node.annotation), node.value
+        elif isinstance(node, ast.Assign):
+            target, kind, value = node.targets[0], "ClassVar", node.value
+        else:
+            continue
+        if not kind.startswith("ClassVar"):
+            fields[ast.unparse(target)] = (kind, ast.literal_eval(value))
+            continue
+        with suppress(ValueError):  # it would have to be computed
+            constants[ast.unparse(target)] = ast.literal_eval(value)
+    parent = ast.unparse(model.bases[0]).rpartition(".")[2].lower()
+    base: type[ModelConfig] = HeteroLayeredConfig if parent == "heterognn" else LayeredConfig
+    if parent in model_names():
+        base = model_section(parent)
     else:
-        base = HeteroLayeredConfig if constants.get("is_hetero") else LayeredConfig
+        constants["is_hetero"] = parent == "heterognn"
         constants["docstring"] = ast.get_docstring(model) or ""
-        for argument, default in zip(init.kwonlyargs, init.kw_defaults, strict=True):
-            if argument.annotation is not None and default is not None:
-                fields[argument.arg] = (ast.unparse(argument.annotation), ast.literal_eval(default))
     for key, default in constants.get("config_defaults", {}).items():
         field = copy(base.model_fields[key])
         field.default = default

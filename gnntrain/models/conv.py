@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from inspect import get_annotations
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
@@ -43,7 +44,6 @@ class HeteroConv:
         needs: The fields of a block that it reads; `rows`: whether it takes lazy features.
         is_one_relation: Whether it is a convolution of PyG, of nodes of one type; the sources' rows
             then hold the destinations'.
-        has_transform: Whether each edge type aggregates rows of its own, see `source`.
         is_joint: Whether all edge types into a node type are one stage.
         is_linear: Whether it is a linear map of aggregates: `on_blocks` takes the layer's input
             also where `source` names transformed rows, and multiplies after the aggregation.
@@ -52,7 +52,6 @@ class HeteroConv:
 
     needs: BlockNeeds = BlockNeeds(rows=True)
     is_one_relation: ClassVar[bool] = False
-    has_transform: ClassVar[bool] = False
     is_joint: bool = False
     is_linear: bool = False
     gives_layer: bool = False
@@ -69,7 +68,7 @@ class HeteroConv:
     def source(self, edge_type: EdgeType) -> SourceKey | None:
         """Which transformed rows the edge type aggregates: those of its source type (shared with
         others), its own, or None: the layer's input, see `columns`."""
-        return edge_type if self.has_transform else None
+        return edge_type
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
         """Transformed rows of source nodes: `[n, F]` → `[n, …]`; `key` is from `source`, and the
@@ -119,7 +118,7 @@ class BlockConv(HeteroConv):
     relation.
 
     `conv(x, edge_index)` is still PyG's own message passing. On blocks it has two stages:
-    `transform`, by row (unless `has_transform` is False), and `propagate_block`, over edges. A
+    `transform`, by row (unless `source` gives None), and `propagate_block`, over edges. A
     subclass must not have the name of its base: PyG looks up a class's source by name.
     """
 
@@ -273,31 +272,37 @@ class HeteroGNN(Layers):
     layer by layer: `start`, then of each layer `on_blocks` by stage, `finish`, `update`, and of the
     target's rows `jk_update`, and `readout`.
 
-    `conv` makes a `HeteroConv` of a layer's `LayerTypes`; for the options see `Layers`.
+    For the options that all models share see `Layers`. Those of a model are the annotated
+    attributes of its class, with their defaults; its convolutions take them.
 
     Attributes:
+        conv_class: Makes a `HeteroConv` of a layer's `LayerTypes` and the model's options.
+        option_defaults: The model's options.
         config_defaults: Shared options with another default for this model.
         uses_graph: Whether the model reads edges.
-        is_hetero: Whether it computes on the blocks of typed graphs. A configuration reads it, as
-            it does `uses_graph`, from the source of a model's own class.
+        is_hetero: Whether it computes on the blocks of typed graphs.
         jk_channels: Width of the state of `jk_update`; 0: no state.
     """
 
+    conv_class: ClassVar[Callable[..., Any]]
+    option_defaults: ClassVar[dict[str, Any]] = {}
     config_defaults: ClassVar[dict[str, Any]] = {}
     uses_graph: ClassVar[bool] = True
     is_hetero: ClassVar[bool] = True
     make_dropout, make_table = Dropout, EmbeddingTable  # of `Layers`
     convs: Any  # of `HeteroConv`
 
-    def __init__(
-        self,
-        conv: Callable[..., nn.Module],
-        schema: GraphSchema,
-        out_channels: int,
-        **options: Any,
-    ) -> None:
-        self.options = options | {"is_typed": self.is_hetero}
-        super().__init__(conv, schema, out_channels, **self.options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        kinds = get_annotations(cls).items()
+        names = [name for name, kind in kinds if name in vars(cls) and "ClassVar" not in str(kind)]
+        cls.option_defaults = cls.option_defaults | {name: vars(cls)[name] for name in names}
+
+    def __init__(self, schema: GraphSchema, out_channels: int, **options: Any) -> None:
+        self.options = self.option_defaults | options | {"is_typed": self.is_hetero}
+        super().__init__(self.conv_class, schema, out_channels, **self.options)
+        for name in self.option_defaults:
+            setattr(self, name, self.options[name])
         self.jk_channels = {"none": 0, "cat": out_channels, "max": self.hidden_channels}[self.jk]
 
     def forward(  # type: ignore[override]  # on blocks
@@ -371,22 +376,14 @@ class GNN(HeteroGNN):
 
     The convolutions are subclasses of PyG's, and the parameters have the names of PyG's `BasicGNN`
     (`convs.0.lin_l.weight`, `norms.0.…`, `lin.weight`).
-
-    `conv` makes a `BlockConv` or `LinearConv` of a layer's `LayerTypes`.
     """
 
     is_hetero = False
 
-    def __init__(
-        self,
-        conv: Callable[..., nn.Module],
-        in_channels: int,
-        out_channels: int,
-        **scaffold: Any,
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         schema = GraphSchema({NODE: 0}, {NODE: in_channels}, (EDGE,), NODE)
         schema = schema if self.uses_graph else replace(schema, edge_types=())
-        super().__init__(conv, schema, out_channels, project_inputs=False, **scaffold)
+        super().__init__(schema, out_channels, project_inputs=False, **options)
         self.in_channels = in_channels
 
     def on(self, schema: GraphSchema) -> HeteroGNN:

@@ -19,8 +19,6 @@ from gnntrain.sampling.block import Block
 class BlockGATConv(BlockConv, plain.GATLayer):
     """Σ α_uv W x_u + b over the in-neighbours u and v itself."""
 
-    has_transform = True
-
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:  # noqa: ARG002
         """W x, and then a column a head: a source's part of the score, a_src · W x.
 
@@ -69,24 +67,10 @@ class GAT(GNN):
         negative_slope: Slope of the attention's leaky ReLU below zero.
     """
 
+    conv_class = BlockGATConv
     config_defaults: ClassVar[dict[str, Any]] = {"activation": "elu"}
-    conv_class: ClassVar[type[Any]] = BlockGATConv
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        heads: OneOrMore = 8,
-        output_heads: OneOrMore = 1,
-        attention_dropout: Share = 0.0,
-        negative_slope: NonNegative = 0.2,
-        **scaffold: Any,
-    ) -> None:
-        scaffold["conv_options"] = {
-            "heads": heads,
-            "output_heads": output_heads,
-            "negative_slope": negative_slope,
-            "dropout": attention_dropout,
-        }
-        super().__init__(self.conv_class, in_channels, out_channels, **scaffold)
+    heads: OneOrMore = 8
+    output_heads: OneOrMore = 1
+    attention_dropout: Share = 0.0
+    negative_slope: NonNegative = 0.2

@@ -16,8 +16,6 @@ from gnntrain.sampling.block import Block
 class BlockGATv2Conv(BlockConv, plain.GATv2Layer):
     """Σ α_uv W_l x_u + b over the in-neighbours u and v itself."""
 
-    has_transform = True
-
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:  # noqa: ARG002
         z: Tensor = self.lin_l(x)
         return z

@@ -50,5 +50,4 @@ class GCN(GNN):
     weight l_v; else one of weight 1.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, **scaffold: Any) -> None:
-        super().__init__(BlockGCNConv, in_channels, out_channels, **scaffold)
+    conv_class = BlockGCNConv

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gnntrain.compute.ops import Sum
 from gnntrain.config.types import OneOrMore
+from gnntrain.data.graph import EdgeType
 from gnntrain.models import plain
 from gnntrain.models.aggregate import aggregate, sampling_scale
 from gnntrain.models.conv import GNN, BlockConv, Rows
@@ -18,6 +19,9 @@ class BlockGINConv(BlockConv, plain.GINLayer):
     """MLP((1 + ε) x_v + Σ x_u over the in-neighbours u)."""
 
     needs = BlockNeeds(degree=True, rows=True)
+
+    def source(self, edge_type: EdgeType) -> None:
+        """The layer's input."""
 
     def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
         total = aggregate(z, block, Sum(*block.edges, scale=sampling_scale(block)))
@@ -36,16 +40,8 @@ class GIN(GNN):
         mlp_layers: Linear layers of each convolution's MLP.
     """
 
+    conv_class = BlockGINConv
     config_defaults: ClassVar[dict[str, Any]] = {"norm": "layer"}
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        train_eps: bool = False,
-        mlp_layers: OneOrMore = 2,
-        **scaffold: Any,
-    ) -> None:
-        scaffold["conv_options"] = {"mlp_layers": mlp_layers, "train_eps": train_eps}
-        super().__init__(BlockGINConv, in_channels, out_channels, **scaffold)
+    train_eps: bool = False
+    mlp_layers: OneOrMore = 2

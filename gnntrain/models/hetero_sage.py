@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from gnntrain.data.graph import EdgeType, GraphSchema, NodeType
+from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models import plain
 from gnntrain.models.conv import HeteroGNN, LinearConv
 
@@ -41,17 +41,7 @@ class HeteroSAGE(HeteroGNN):
         relation_aggregator: How to aggregate the relations.
     """
 
-    is_hetero = True
+    conv_class = BlockHeteroSAGEConv
 
-    def __init__(
-        self,
-        schema: GraphSchema,
-        out_channels: int,
-        *,
-        aggregator: Literal["mean", "max", "sum"] = "mean",
-        relation_aggregator: Literal["sum", "mean"] = "sum",
-        **scaffold: Any,
-    ) -> None:
-        is_mean = relation_aggregator == "mean"
-        scaffold["conv_options"] = {"aggregator": aggregator, "is_mean": is_mean}
-        super().__init__(BlockHeteroSAGEConv, schema, out_channels, **scaffold)
+    aggregator: Literal["mean", "max", "sum"] = "mean"
+    relation_aggregator: Literal["sum", "mean"] = "sum"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import OneOrMore
-from gnntrain.data.graph import EdgeType, GraphSchema
+from gnntrain.data.graph import EdgeType
 from gnntrain.models import conv, plain
 from gnntrain.models.attention import attend, pair_score, relation_shares
 from gnntrain.models.conv import Blocks, SourceKey, Sources
@@ -60,15 +58,6 @@ class HGT(conv.HeteroGNN):
         heads: Attention heads; must divide hidden_channels.
     """
 
-    is_hetero = True
+    conv_class = BlockHGTConv
 
-    def __init__(
-        self,
-        schema: GraphSchema,
-        out_channels: int,
-        *,
-        heads: OneOrMore = 4,
-        **scaffold: Any,
-    ) -> None:
-        scaffold["conv_options"] = {"heads": heads}
-        super().__init__(BlockHGTConv, schema, out_channels, **scaffold)
+    heads: OneOrMore = 4

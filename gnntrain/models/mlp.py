@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -22,10 +21,8 @@ class BlockLinear(BlockConv, plain.LinearLayer):
 class MLP(GNN):
     """h_v ← W h_v + b. It reads no edge."""
 
+    conv_class = BlockLinear
     uses_graph = False
-
-    def __init__(self, in_channels: int, out_channels: int, **scaffold: Any) -> None:
-        super().__init__(BlockLinear, in_channels, out_channels, **scaffold)
 
     def forward(self, x: Rows, blocks: Sequence[Block] = ()) -> Tensor:  # type: ignore[override]
         """Compute the outputs of the seeds: the first rows of `x`, or, without blocks, all."""

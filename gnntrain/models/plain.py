@@ -55,9 +55,9 @@ class Layers(nn.Module):
     reach the target type in the layers after it; there are parameters for these alone, by node type
     (with `is_typed` in dictionaries). The layer that gives the outputs has no norm, activation and
     dropout; with jk that is a linear map `lin`, and all convolutions are hidden_channels wide. A
-    residual comes after the activation, through a linear map where widths differ. one_hot: node
-    types without features have one-hot input, see `LayerTypes`: the number of matrices that all
-    edge types share, or 0: each has its own.
+    residual comes after the activation, through a linear map where widths differ. featureless: node
+    types without features have learnt rows (embedding), or one-hot input (one_hot), see
+    `LayerTypes`; its matrices are those of the edge types, or the `num_bases` that all share.
 
     model(x, edge_index, more): features and edges; of typed graphs by type. `more` is edge_weight,
     or of typed graphs the nodes of a batch, int64 [num_nodes] of each type whose rows are learnt.
@@ -83,9 +83,9 @@ class Layers(nn.Module):
         jk: str = "none",
         project_inputs: bool = True,
         embedding_channels: int | None = None,
-        one_hot: int | None = None,
+        featureless: str = "embedding",
         is_typed: bool = True,
-        conv_options: Any = None,
+        **conv_options: Any,
     ) -> None:
         super().__init__()
         self.schema, self.is_typed, self.jk = schema, is_typed, jk
@@ -108,20 +108,21 @@ class Layers(nn.Module):
         self.computed: list[tuple[str, ...]] = computed  # the node types, by layer
         self.num_inputs: dict[str, int] = {}  # widths of the rows that enter, by node type
         self.tables, self.projections = ModuleDict(), ModuleDict()
+        is_one_hot, num_bases = featureless == "one_hot", conv_options.get("num_bases")
         for t in read:
             width, is_fit = schema.num_features[t], False
             if width == 0:
                 width, parts = embedding_channels or hidden_channels, 1
-                if one_hot is not None:
+                if is_one_hot:
                     parts = sum(e[0] == t and e[2] in computed[0] for e in schema.edge_types)
-                    parts = (one_hot if one_hot and parts else parts) + (t in computed[0])
+                    parts = (num_bases if num_bases and parts else parts) + (t in computed[0])
                     width = parts * (hidden_channels if num_layers > 1 else out_channels)
                 self.tables[t] = self.make_table(schema.num_nodes[t], width, parts)
-                is_fit = one_hot is not None or width == hidden_channels
+                is_fit = is_one_hot or width == hidden_channels
             self.num_inputs[t] = width
             if project_inputs and not is_fit:
                 self.projections[t] = nn.Linear(width, hidden_channels)
-        self.one_hot = () if one_hot is None else tuple(t for t in read if t in self.tables)
+        self.one_hot = tuple(t for t in read if is_one_hot and t in self.tables)
         widths = {t: hidden_channels if t in self.projections else self.num_inputs[t] for t in read}
         # Width of the target's rows that enter the last layer: the last convolution, or `lin`.
         self.embedding_channels = widths[schema.target] if num_layers == 1 else hidden_channels
@@ -132,7 +133,7 @@ class Layers(nn.Module):
             edges = tuple(edge for edge in schema.edge_types if edge[2] in node_types)
             of = widths, after, node_types, edges, is_output, one_hot_types
             layer = LayerTypes(*of, hidden_channels, self.act_and_norm)
-            self.convs.append(conv(layer, **(conv_options or {})))
+            self.convs.append(conv(layer, **conv_options))
             kind, options = (self.act_and_norm.get(key) for key in ("norm", "norm_kwargs"))
             norms, linears = dict[str, Any](), dict[str, Any]()
             for t in node_types:
@@ -224,9 +225,10 @@ class GCNLayer(pyg.GCNConv):
 
 
 class SAGELayer(pyg.SAGEConv):
-    def __init__(self, types, normalize, **options):
-        # A single output would be its sign.
-        super().__init__(*types.channels, normalize=normalize and not types.is_output, **options)
+    def __init__(self, types, aggregator, root_weight, normalize):
+        normalize = normalize and not types.is_output  # a single output would be its sign
+        options = {"root_weight": root_weight, "normalize": normalize}
+        super().__init__(*types.channels, aggregator, **options)
 
 
 class GINLayer(pyg.GINConv):
@@ -244,13 +246,15 @@ def head_options(types, heads, output_heads):
 
 
 class GATLayer(pyg.GATConv):
-    def __init__(self, types, heads, output_heads, **options):
-        super().__init__(types.channels[0], **head_options(types, heads, output_heads), **options)
+    def __init__(self, types, heads, output_heads, attention_dropout, **options):
+        options |= {"dropout": attention_dropout, **head_options(types, heads, output_heads)}
+        super().__init__(types.channels[0], **options)
 
 
 class GATv2Layer(pyg.GATv2Conv):
-    def __init__(self, types, heads, output_heads, **options):
-        super().__init__(types.channels[0], **head_options(types, heads, output_heads), **options)
+    def __init__(self, types, heads, output_heads, attention_dropout, **options):
+        options |= {"dropout": attention_dropout, **head_options(types, heads, output_heads)}
+        super().__init__(types.channels[0], **options)
 
 
 # The layers of typed graphs take the rows `h` and the edges by type, and give the rows of the node
@@ -269,12 +273,13 @@ class HeteroSAGELayer(nn.Module):
     """Sum or mean over the relations r of lin_l_r(aggregate of x_u) + lin_r_r(x_v).
 
     The parameters are those of PyG's `HeteroConv` of a `SAGEConv` for each relation. A node type
-    without edges into it has a linear layer. `is_mean`: the relations are averaged, else summed.
+    without edges into it has a linear layer.
     """
 
-    def __init__(self, types, aggregator, is_mean):
+    def __init__(self, types, aggregator, relation_aggregator):
         super().__init__()
-        self.types, self.reduce, self.is_mean = types, aggregator, is_mean
+        self.types, self.reduce = types, aggregator
+        self.is_mean = relation_aggregator == "mean"
         widths, after, self.convs = types.in_channels, types.out_channels, ModuleDict()
         for edge in types.edge_types:
             both = widths[edge[0]], widths[edge[2]]
@@ -370,8 +375,10 @@ class RGCNLayer(nn.Module):
         return out
 
 
-def attend(number, rows, scores, index, dropout=0.0):
-    """Sums of edges' rows, `[number, H, C]`, with the softmax of scores `[E, H]` by `index`."""
+def attend(number, messages, dropout=0.0):
+    """Sums of edges' rows, `[number, H, C]`, by the softmax of a destination's scores. A message is
+    the rows `[E, H, C]` of some edges, their scores `[E, H]` and destinations `[E]`."""
+    rows, scores, index = map(torch.cat, zip(*messages, strict=True))
     alpha = F.dropout(softmax(scores, index, num_nodes=number), dropout).unsqueeze(-1)
     return scatter(alpha * rows, index, dim_size=number)
 
@@ -428,7 +435,7 @@ class HGTLayer(nn.Module):
     def forward(self, h, edge_index):
         out, heads = {}, (self.heads, -1)
         for t in self.types.node_types:
-            rows, scores, index, total = [], [], [], None
+            messages = []
             for edge in self.types.into(t):
                 src, dst = edge_index[edge]
                 query = self.q_lin[t](h[t]).unflatten(1, heads)
@@ -439,11 +446,8 @@ class HGTLayer(nn.Module):
                     for part, matrix in zip(kv, matrices, strict=True)
                 )
                 score = (keys[src] * query[dst]).sum(-1) / query.shape[-1] ** 0.5
-                scores.append(score * self.p_rel[edge])
-                rows.append(values[src])
-                index.append(dst)
-            if rows:
-                total = attend(len(h[t]), *map(torch.cat, (rows, scores, index))).flatten(1)
+                messages.append((values[src], score * self.p_rel[edge], dst))
+            total = attend(len(h[t]), messages).flatten(1) if messages else None
             out[t] = self.finish(t, total, h[t])
         return out
 
@@ -452,15 +456,15 @@ class RGATLayer(nn.Module):
     """Σ_r Σ α_uv W_r x_u over the in-neighbours u of each relation r, + W_0 x_v + b.
 
     W_0 and b are by node type: `roots`, linear layers. `relations` has the parameters of a
-    `GATConv` for each edge type. If `is_joint`, one softmax covers the in-neighbours of all
-    relations.
+    `GATConv` for each edge type. With `across_relations` one softmax covers the in-neighbours of
+    all relations.
     """
 
     make_relation: Any = GATLayer
 
-    def __init__(self, types, is_joint, heads, output_heads, **options):
+    def __init__(self, types, across_relations, heads, output_heads, **options):
         super().__init__()
-        self.types, self.is_joint, self.concat = types, is_joint, not types.is_output
+        self.types, self.is_joint, self.concat = types, across_relations, not types.is_output
         self.heads = output_heads if types.is_output else heads
         before, self.relations = types.in_channels, ModuleDict()
         options |= {"add_self_loops": False, "bias": False}
@@ -480,7 +484,7 @@ class RGATLayer(nn.Module):
     def forward(self, h, edge_index):
         out = {}
         for t in self.types.node_types:
-            rows, scores, index, total = [], [], [], None
+            messages, total = [], None
             for i, edge in enumerate(self.types.into(t)):
                 conv, (src, dst) = self.relations[edge], edge_index[edge]
                 lins = (conv.lin, conv.lin) if conv.lin else (conv.lin_src, conv.lin_dst)
@@ -489,14 +493,13 @@ class RGATLayer(nn.Module):
                     for lin, of in zip(lins, (edge[0], t), strict=True)
                 )
                 score = (source * conv.att_src).sum(-1)[src] + (target * conv.att_dst).sum(-1)[dst]
-                scores.append(F.leaky_relu(score, conv.negative_slope))
-                rows.append(source[src])
-                index.append(dst if self.is_joint else dst + i * len(h[t]))
-            if rows:  # one softmax, or one a relation
-                number = 1 if self.is_joint else len(rows)
-                joined = [torch.cat(part) for part in (rows, scores, index)]
+                score = F.leaky_relu(score, conv.negative_slope)
+                dst = dst if self.is_joint else dst + i * len(h[t])
+                messages.append((source[src], score, dst))
+            if messages:  # one softmax, or one a relation
+                number = 1 if self.is_joint else len(messages)
                 dropout = conv.dropout if self.training else 0.0
-                total = attend(number * len(h[t]), *joined, dropout=dropout)
+                total = attend(number * len(h[t]), messages, dropout)
                 total = total.unflatten(0, (number, -1)).sum(0)
                 total = total.flatten(1) if self.concat else total.mean(1)
             out[t] = self.finish(t, total, h[t])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import NonNegative, OneOrMore, Share
-from gnntrain.data.graph import GraphSchema
 from gnntrain.models import conv, plain
 from gnntrain.models.attention import relation_shares
 from gnntrain.models.conv import Blocks, SourceKey, Sources
@@ -17,7 +14,6 @@ from gnntrain.models.gat import BlockGATConv
 
 
 class BlockRGATConv(plain.RGATLayer, conv.HeteroConv):
-    has_transform = True
     make_relation = BlockGATConv
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:
@@ -52,25 +48,10 @@ class RGAT(conv.HeteroGNN):
         negative_slope: Slope of the attention's leaky ReLU below zero.
     """
 
-    is_hetero = True
+    conv_class = BlockRGATConv
 
-    def __init__(
-        self,
-        schema: GraphSchema,
-        out_channels: int,
-        *,
-        heads: OneOrMore = 4,
-        output_heads: OneOrMore = 1,
-        across_relations: bool = False,
-        attention_dropout: Share = 0.0,
-        negative_slope: NonNegative = 0.2,
-        **scaffold: Any,
-    ) -> None:
-        scaffold["conv_options"] = {
-            "is_joint": across_relations,
-            "heads": heads,
-            "output_heads": output_heads,
-            "negative_slope": negative_slope,
-            "dropout": attention_dropout,
-        }
-        super().__init__(BlockRGATConv, schema, out_channels, **scaffold)
+    heads: OneOrMore = 4
+    output_heads: OneOrMore = 1
+    across_relations: bool = False
+    attention_dropout: Share = 0.0
+    negative_slope: NonNegative = 0.2

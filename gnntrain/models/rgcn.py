@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
 from gnntrain.config.types import OneOrMore
-from gnntrain.data.graph import GraphSchema
 from gnntrain.errors import UserError
 from gnntrain.models import plain
 from gnntrain.models.conv import HeteroGNN, LinearConv, SourceKey
@@ -21,6 +20,11 @@ class BlockRGCNConv(plain.RGCNLayer, LinearConv):
     def __init__(
         self, types: plain.LayerTypes, num_bases: int | None, num_blocks: int | None
     ) -> None:
+        if num_bases is not None and num_blocks is not None:
+            raise UserError(
+                f"model.num_bases={num_bases} excludes model.num_blocks={num_blocks}.",
+                "Set one of them to null.",
+            )
         edges = [edge for edge in types.edge_types if edge[0] not in types.one_hot]
         widths = {edge[0]: types.in_channels[edge[0]] for edge in edges}
         if num_bases is not None and len({*widths.values()}) > 1:
@@ -55,24 +59,9 @@ class RGCN(HeteroGNN):
             then multiply.
     """
 
-    is_hetero = True
-    saved_defaults = {"featureless": "embedding"}  # noqa: RUF012
+    conv_class = BlockRGCNConv
+    saved_defaults: ClassVar[dict[str, Any]] = {"featureless": "embedding"}
 
-    def __init__(
-        self,
-        schema: GraphSchema,
-        out_channels: int,
-        *,
-        num_bases: OneOrMore | None = None,
-        num_blocks: OneOrMore | None = None,
-        featureless: Literal["one_hot", "embedding"] = "one_hot",
-        **scaffold: Any,
-    ) -> None:
-        if num_bases is not None and num_blocks is not None:
-            raise UserError(
-                f"model.num_bases={num_bases} excludes model.num_blocks={num_blocks}.",
-                "Set one of them to null.",
-            )
-        scaffold["one_hot"] = (num_bases or 0) if featureless == "one_hot" else None
-        scaffold["conv_options"] = {"num_bases": num_bases, "num_blocks": num_blocks}
-        super().__init__(BlockRGCNConv, schema, out_channels, **scaffold)
+    num_bases: OneOrMore | None = None
+    num_blocks: OneOrMore | None = None
+    featureless: Literal["one_hot", "embedding"] = "one_hot"

@@ -44,16 +44,8 @@ class SAGE(GNN):
         normalize: Scale each layer's output to length 1, but not the model's outputs.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        aggregator: Literal["mean", "max", "sum"] = "mean",
-        root_weight: bool = True,
-        normalize: bool = False,
-        **scaffold: Any,
-    ) -> None:
-        options = {"aggr": aggregator, "root_weight": root_weight, "normalize": normalize}
-        scaffold["conv_options"] = options
-        super().__init__(BlockSAGEConv, in_channels, out_channels, **scaffold)
+    conv_class = BlockSAGEConv
+
+    aggregator: Literal["mean", "max", "sum"] = "mean"
+    root_weight: bool = True
+    normalize: bool = False

@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
+import numpy as np
+
 from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS
 from gnntrain.config import Config, ConfigError, DatasetConfig, FilesConfig
@@ -35,7 +37,6 @@ from gnntrain.run_store import object_dataset, prepare_store, store_folder
 _TIGHT = 0.85
 _LITTLE = 256 * 2**20  # bytes of a store that is built without asking
 _CHECKPOINTS = 3  # last, the one before, best
-_EDGES = "num_edges"
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,7 @@ class Plan:
         num_evaluations = -(-num_epochs // trainer.eval_every)  # the last epoch has one
         sizes, others = first["batches"], world_size - 1
         # Means over a rank's first mini-batches; edges hop by hop, that of the seeds first.
-        names = [name for name in sizes[0] if name != _EDGES]
-        means = {name: fmean(size[name] for size in sizes) for name in names}
-        edges = [fmean(hop) for hop in zip(*(size[_EDGES] for size in sizes), strict=True)]
+        means = {key: np.mean([size[key] for size in sizes], axis=0).tolist() for key in sizes[0]}
         # A ring's all-reduce of dense gradients; all ranks gather those of tables' rows.
         reduced = 2 * others / world_size * 4 * first["num_dense"]
         reduced += others * means.pop("row_gradient_bytes")
@@ -90,7 +89,7 @@ class Plan:
             "num_steps": num_steps,
             "num_steps_in_all": in_all,
             "num_evaluations": num_evaluations,
-            "batch": {"num_drawn": len(sizes), **means, _EDGES: edges, "bytes_reduced": reduced},
+            "batch": {"num_drawn": len(sizes), **means, "bytes_reduced": reduced},
             # Seconds, of a run without its start; the range holds the middle 80 % of the steps.
             "times": {
                 "num_timed": len(steps) // len(ranks),
@@ -195,7 +194,7 @@ class Plan:
         moved = f"{format_bytes(batch['bytes_read'])} of features read"
         if batch["bytes_reduced"]:
             moved += f", {format_bytes(batch['bytes_reduced'])} of gradients sent"
-        edges = " + ".join(f"{number:,.0f}" for number in batch[_EDGES]) or "0"
+        edges = " + ".join(f"{number:,.0f}" for number in batch["num_edges"]) or "0"
         rows = [
             ("nodes", f"{batch['num_seeds']:,.0f} seeds, {batch['num_nodes']:,.0f} in all"),
             ("edges", f"{edges} (the hop of the seeds first)"),

@@ -59,7 +59,7 @@ _STYLE: Any = {
 }
 _GUIDE: Any = {"color": _QUIET, "lw": 1, "ls": (0, (2, 3))}
 _MARKED_POINTS, _HOVER_POINTS, _LEGEND_LABELS, _LABEL_LENGTH = 60, 1000, 12, 48
-_BINS, _BINS_PER_DECADE, _DECADES = 40, 12, 50
+_BINS, _DEGREE_BINS = 40, 60
 _LARGEST = 1e300
 
 Numbers = Iterable[Any]
@@ -115,22 +115,6 @@ class Panel:
         self.axes.xaxis.set_major_locator(ticks)
         if best is not None:
             self.axes.axvline(best, **_GUIDE)
-
-    def logarithmic(self, *axes: str) -> None:
-        """Make axes ("x", "y") logarithmic."""
-        for name in axes:
-            self.axes.set(**{f"{name}scale": "log"})
-            axis = getattr(self.axes, f"{name}axis")
-            axis.set_major_formatter("{x:g}")
-            axis.set_minor_formatter(NullFormatter())
-
-    def logarithmic_or_from_zero(self, values: Numbers) -> None:
-        """Make the y axis logarithmic for positive values over two decades or so."""
-        known = [value for value in _finite(values) if math.isfinite(value)]
-        if known and min(known) > 0 and max(known) > _DECADES * min(known):
-            self.logarithmic("y")
-        else:
-            self.from_zero(known)
 
     def from_zero(self, values: Numbers) -> None:
         """Let the y axis begin at zero, for values that are not negative."""
@@ -207,7 +191,7 @@ def loss(panel: Panel, run: ReportedRun) -> None:
     losses = {record.epoch: record.train_loss for record in run.records}
     panel.by_epoch(losses, "train", _SPLITS["train"], format_loss)
     panel.epochs("loss", run.result.best_epoch)
-    panel.logarithmic_or_from_zero(losses.values())
+    panel.from_zero(losses.values())
 
 
 def metric(panel: Panel, run: ReportedRun) -> None:
@@ -267,8 +251,10 @@ def degrees(panel: Panel, graph: Graph) -> None:
         pairs = zip(degree, nodes, strict=True)
         texts = [f"{name}\ndegree {x:.4g}: {y:.4g} nodes".strip() for x, y in pairs]
         panel.dots(degree, nodes, texts, name, color=class_color(number) if name else _ACCENT)
-    panel.axes.set(xlabel="in-degree", ylabel="nodes")
-    panel.logarithmic("x", "y")
+    panel.axes.set(xlabel="in-degree", ylabel="nodes", xscale="log", yscale="log")
+    for axis in (panel.axes.xaxis, panel.axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def degree_bins(degrees: Ints) -> tuple[Floats, Floats]:
@@ -277,14 +263,9 @@ def degree_bins(degrees: Ints) -> tuple[Floats, Floats]:
     Returns:
         The middle of each bin that holds a node, and its nodes for each degree of the bin, `[n]`.
     """
-    counts = np.bincount(degrees)
-    largest = len(counts) - 1
-    if largest == 0:
-        return np.zeros(0), np.zeros(0)
-    steps = np.geomspace(1, largest + 1, 2 + int(_BINS_PER_DECADE * np.log10(largest + 1)))
-    edges = np.unique(steps.round().astype(np.int64))
-    totals = np.add.reduceat(counts, edges[:-1])
-    middles = np.sqrt(edges[:-1] * (edges[1:] - 1.0))
+    edges = np.unique(np.geomspace(1, max(2, degrees.max() + 1), _DEGREE_BINS).round())
+    totals = np.histogram(degrees, edges)[0]
+    middles = np.sqrt(edges[:-1] * (edges[1:] - 1))
     return middles[totals > 0], (totals / np.diff(edges))[totals > 0]
 
 
@@ -360,20 +341,16 @@ def errors(panel: Panel, name: str, points: Mapping[str, Any]) -> None:
 
 def group_curves(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str) -> None:
     """The deciding metric of many runs on a split, or their loss on `train`; a colour a group."""
-    losses: list[float] = []
     for number, group in enumerate(groups):
         for run in group.runs:
             if split == "train":
                 values = {record.epoch: record.train_loss for record in run.records}
-                losses += values.values()
             else:
                 values = run.course(split)
             texts = [f"{run.name}\nepoch {epoch}: {value:.4f}" for epoch, value in values.items()]
             look = {"color": class_color(number), "alpha": 0.8}
             panel.curve(values, values.values(), texts, group.varied[0], **look)
     panel.epochs("loss" if split == "train" else f"{split} {_metric_names(groups)}")
-    if split == "train":
-        panel.logarithmic_or_from_zero(losses)
 
 
 def group_spread(panel: Panel, groups: Sequence[Group[ReportedRun]], split: str) -> None:

@@ -142,7 +142,7 @@ def judge(
     nodes = everyone[shown]
     places = project((logits if hidden is None else hidden)[nodes])
     if places is None:
-        found.notes.append("Embeddings are missing: too few labelled nodes, or no finite values.")
+        found.notes.append("Embeddings are missing: too few nodes or columns, or no finite values.")
         return found
     members = {name: nodes[np.isin(nodes, graph.split(name))].tolist() for name in SPLITS}
     split_of = {node: name for name, several in members.items() for node in several}
@@ -223,9 +223,9 @@ def project(rows: Array) -> Floats | None:
     The same rows give the same places.
 
     Returns:
-        float64 `[n, 2]`; None where the rows are too few, all the same, or not finite.
+        float64 `[n, 2]`; None where rows or columns are too few, all the same, or not finite.
     """
-    if len(rows) < 4 or not np.isfinite(rows).all():
+    if len(rows) < 4 or rows.shape[1] < 2 or not np.isfinite(rows).all():
         return None
     # a second to import: where it is used
     from sklearn.decomposition import PCA
@@ -235,13 +235,10 @@ def project(rows: Array) -> Floats | None:
     rows = rows - rows.mean(axis=0, dtype=np.float64)
     if (scale := rows.std()) == 0:
         return None
-    num_columns = min(_PCA_COLUMNS, *rows.shape)
     # Several threads wait for each other more than they compute with so few points.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of equal rows, which share a place
-        narrow = PCA(num_columns, random_state=0).fit_transform(rows / scale)
-        if num_columns < 2:
-            return np.column_stack([narrow[:, 0], np.zeros(len(narrow))])
+        narrow = PCA(min(_PCA_COLUMNS, *rows.shape), random_state=0).fit_transform(rows / scale)
         placed = TSNE(
             perplexity=min(_PERPLEXITY, (len(rows) - 1) / 3),
             init=1e-4 * narrow[:, :2] / narrow[:, 0].std(),  # as "pca", which computes PCA again

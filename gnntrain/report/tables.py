@@ -21,7 +21,6 @@ from gnntrain.reporting.text import format_bytes, format_metric, format_seconds,
 from gnntrain.reporting.trials import Group, Spread
 from gnntrain.training.records import EpochRecord
 
-_TOP_MISTAKES = 20
 _WORST_NODES = 10
 _SHOWN_APART = ("command", "packages", "memory_bytes", "gpus", "variables", "jobs")
 _OUTPUTS = {"multilabel": "labels", "continuous": "targets"}
@@ -74,12 +73,18 @@ def metrics_table(run: ReportedRun) -> Table:
 
 
 def phases_table(run: ReportedRun) -> Table:
-    """Median seconds and share of each phase of an epoch."""
-    phases = typical_phases(run.records)
-    whole, rows = sum(phases.values()), []
-    for name, seconds in phases.items():
-        rows.append([PHASES[name][0], format_seconds(seconds), f"{seconds / whole:.1%}"])
-    return Table(["phase", "an epoch", "share"], rows, colors=[PHASES[name][1] for name in phases])
+    """Median seconds and share of each visible phase of an epoch; of evaluations over the epochs
+    with one."""
+    warm = phase_seconds(_warm(run.records))
+    typical = warm.median()
+    typical["evaluation"] = warm["evaluation"][warm["evaluation"] > 0].median()
+    typical = typical[typical > _VISIBLE * typical.sum()]
+    rows = [
+        [PHASES[name][0], format_seconds(seconds), f"{seconds / typical.sum():.1%}"]
+        for name, seconds in typical.items()
+    ]
+    colors = [PHASES[name][1] for name in typical.index]
+    return Table(["phase", "an epoch", "share"], rows, colors=colors)
 
 
 def phase_seconds(records: Sequence[EpochRecord]) -> Any:
@@ -93,17 +98,6 @@ def phase_seconds(records: Sequence[EpochRecord]) -> Any:
     return frame
 
 
-def typical_phases(records: Sequence[EpochRecord]) -> dict[str, float]:
-    """The median seconds an epoch of each visible phase; of evaluations over the epochs with one.
-
-    The first epoch compiles and warms up: of several it is left out.
-    """
-    warm = phase_seconds(_warm(records))
-    typical = warm.median()
-    typical["evaluation"] = warm["evaluation"][warm["evaluation"] > 0].median()
-    return dict(typical[typical > _VISIBLE * typical.sum()])
-
-
 def background_seconds(records: Sequence[EpochRecord]) -> str:
     """The median seconds an epoch of the phases that run beside the steps, in words."""
     medians = pd.DataFrame([record.time for record in _warm(records)]).fillna(0.0).median()
@@ -112,6 +106,7 @@ def background_seconds(records: Sequence[EpochRecord]) -> str:
 
 
 def _warm(records: Sequence[EpochRecord]) -> Sequence[EpochRecord]:
+    """The timed epochs but the first of several, which compiles and warms up."""
     timed = [record for record in records if record.time]
     return timed[1:] or timed
 
@@ -143,20 +138,6 @@ def graph_tables(graph: Graph) -> dict[str, Table]:
         "Node types": Table(["node type", "nodes", "features"], nodes),
         "Edge types": Table(["edge type", "edges", *_DEGREES], edges),
     }
-
-
-def mistakes_table(scored: SplitScores, names: Sequence[str]) -> Table:
-    """The most frequent pairs of a true and a wrongly predicted class."""
-    assert scored.confusion is not None
-    wrong = scored.confusion.copy()
-    np.fill_diagonal(wrong, 0)
-    rows = []
-    for place in np.argsort(wrong, axis=None, kind="stable")[::-1][:_TOP_MISTAKES].tolist():
-        true, other = divmod(place, len(wrong))
-        if number := wrong[true, other]:
-            share = f"{number / scored.support[true]:.1%}"
-            rows.append([names[true], names[other], f"{number:,}", share])
-    return Table(["true", "predicted", "nodes", "of the class"], rows, texts=2)
 
 
 def classes_table(names: Sequence[str], scores: Mapping[str, SplitScores]) -> Table:

@@ -169,9 +169,8 @@ class Console(Display):
         self._task = self.bars.add_task("", total=info.epochs, completed=done, state="")
         self.start({**info.facts, "run": text.shown_path(info.run_dir)})
 
-    def on_step(self, progress: StepProgress) -> None:
+    def on_step(self, step: StepProgress) -> None:
         """Refresh the bar, and the facts below it."""
-        step = progress
         self._loss = step.loss if step.loss is not None else self._loss  # not read in each step
         loss, memory = f"loss {text.format_loss(self._loss)}", text.format_bytes(step.memory_bytes)
         self.bars.facts = _GAP.join([loss, *_speeds(step), memory])
@@ -256,9 +255,8 @@ class Console(Display):
         )
 
     def _curve(self, values: Sequence[float], to_text: Callable[[float | None], str]) -> str:
-        """A sparkline with its first and last value; empty where there are not two, or no finite
-        one."""
-        if len(values) < 2 or not any(map(math.isfinite, values)):
+        """A sparkline with its first and last value; empty where there are not two finite ones."""
+        if sum(map(math.isfinite, values)) < 2:
             return ""
         ends = f"{to_text(values[0])} → {to_text(values[-1])}"
         width = min(_CURVE, self.width - _INDENT - _LABEL - len(ends) - len(_GAP))

@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.config.problems import meant_or
@@ -180,11 +181,10 @@ class RunDirectory:
         """The graph of the run; ``None`` where there is no ``store.json``."""
         path = self.path / "store.json"
         try:
-            found = json.loads(path.read_text("utf-8"))
-            return StoreRecord(str(found["path"]), str(found["digest"]), found.get("learnt"))
+            return TypeAdapter(StoreRecord).validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:

@@ -105,7 +105,7 @@ def sweep(config: Config, values: Mapping[str, object], *, data: object = None) 
     asked = {"dataset": config.dataset.option, "model": config.model.name}
     asked |= {"sweep": config.sweep.name, "logger": f"[{','.join(config.logger.chosen())}]"}
     choices = [f"{group}={option}" for group, option in asked.items()]
-    default = Sources(is_saved=True).compose(choices, for_here=False).config.to_dict()
+    default = Sources(is_saved=True).compose(choices, for_here=False).to_dict()
     asked |= {
         f"{section}.{key}": written(value)
         for section, keys in config.to_dict().items()
@@ -203,7 +203,7 @@ def _conduct(
             seconds = time.monotonic() - start
             folder.write_summary(results, status, seconds)
             if (best := results.best) is not None:
-                plain = slots.ranks(sources.compose(best.overrides).config).to_dict()
+                plain = slots.ranks(sources.compose(best.overrides)).to_dict()
                 kept = {key: plain[key] for key in plain if key not in ("run", "sweep")}
                 folder.write_best(kept, best)
             view.on_finish(results, status, seconds)

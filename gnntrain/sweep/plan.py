@@ -89,7 +89,7 @@ def check_sweep(overrides: Sequence[str], sources: Sources, *, is_ours: bool = T
             varied += [f"{key}={text}" for text in swept_values(override, sweep.groups, [])[:1]]
     for texts in ([*sweep.fixed, *varied], sweep_keys(sweep.fixed)):
         with suppress(ConfigError):  # the mistakes are told with those of all trials
-            first = sources.compose(texts).config
+            first = sources.compose(texts)
             break
     is_search = first.sweep.name == "optuna"
     if is_ours and not is_search:
@@ -118,7 +118,7 @@ def _check_all(
     run_dirs = set()
     for varied in trials:
         try:
-            config = sources.compose([*fixed, *varied]).config
+            config = sources.compose([*fixed, *varied])
         except ConfigError as error:
             problems.extend(error.problems)
             continue

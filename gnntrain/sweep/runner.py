@@ -124,7 +124,7 @@ class TrialRunner:
             config = None
             if not has_checkpoint(trial.run_dir):
                 try:
-                    config = self._sources.compose(trial.overrides).config
+                    config = self._sources.compose(trial.overrides)
                 except ConfigError as error:  # the values do not go together
                     trial.status, trial.error = "failed", sentence(error)
                     self._queue.tell(trial)

@@ -174,7 +174,7 @@ def split_metrics(
     def merged(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
         if not one or not other:
             return one or other
-        return {name: tally.merged(one[name], other[name]) for name, tally in tallies.items()}
+        return {name: one[name] + other[name] for name in one}
 
     total: dict[str, Tensor] = {}
     ends: list[Tensor] = []  # the least and the largest outputs so far

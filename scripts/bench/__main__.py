@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -105,12 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, progress = Console(width=None if sys.stdout.isatty() else 140), Console(stderr=True)
     command = ["python", "-m", "scripts.bench", *(sys.argv[1:] if arguments is None else arguments)]
     report: dict[str, Any] = {
-        "machine": describe_environment(seed=0, command=command),
+        "machine": describe_environment(seed=0) | {"command": shlex.join(command)},
         "sittings": [],
     }
     for name in options.graphs:
         graph = GRAPHS[name]
-        config = compose_config([f"dataset={graph.dataset}", *graph.overrides]).config
+        config = compose_config([f"dataset={graph.dataset}", *graph.overrides])
         store = prepare_store(config.dataset).store
         for stage in (stage for stage in options.stages if stage in graph.stages):
             spec = spec_of(graph, stage, store)

@@ -390,7 +390,7 @@ def measure_apart(
     """
     figures: list[Figure] = []
     report: dict[str, Any] = {
-        "machine": describe_environment(seed=0, command=sys.argv),
+        "machine": describe_environment(seed=0),
         "left_out": {},
         "failures": {},
     }

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -365,9 +366,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args()
     console, progress = Console(width=None if sys.stdout.isatty() else 200), Console(stderr=True)
-    graph = prepare_store(compose_config(graph_overrides(options.scale)).config.dataset).store
-    words = ["python", "-m", "scripts.bench.machines", *sys.argv[1:]]
-    report: dict[str, Any] = {"machine": describe_environment(seed=0, command=words)}
+    graph = prepare_store(compose_config(graph_overrides(options.scale)).dataset).store
+    command = shlex.join(["python", "-m", "scripts.bench.machines", *sys.argv[1:]])
+    report: dict[str, Any] = {"machine": describe_environment(seed=0) | {"command": command}}
     with tempfile.TemporaryDirectory() as folder:
         for num_machines in options.machines:
             results = []

@@ -24,14 +24,14 @@ def only_problem(*overrides: str) -> Problem:
 
 
 def test_the_yaml_holds_every_key_and_gives_the_configuration_back() -> None:
-    composed = compose_config(["experiment=cora_gat", "run.name=x"])
-    assert from_dict(yaml.safe_load(composed.yaml)) == composed.config
+    config = compose_config(["experiment=cora_gat", "run.name=x"])
+    assert from_dict(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
 
 
 def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
     config = compose_config(
         ["trainer.epochs=70", "experiment=cora_gat", "sampler=neighbor", "model.heads=4"]
-    ).config
+    )
     assert (config.dataset.name, config.model.name) == ("cora", "gat")
     assert (config.sampler.name, config.trainer.epochs) == ("neighbor", 70)
     assert config.to_dict()["model"]["heads"] == 4
@@ -46,27 +46,23 @@ def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
     ],
 )
 def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
-    assert list(compose_config(override.split()).config.logger.chosen()) == names
+    assert list(compose_config(override.split()).logger.chosen()) == names
 
 
-def test_a_removed_key_has_its_default() -> None:
-    config = compose_config(["experiment=cora_gat", "~trainer.lr", "experiment=null"]).config
-    assert config.trainer.lr == 0.01
-    assert only_problem("~trainer.lrr").assignment == "~trainer.lrr"
-    assert only_problem("~trainer.epocs").hint == "did you mean epochs?"
+def test_a_key_that_cannot_be_set_or_removed_is_told() -> None:
+    assert only_problem("~trainer.lr").assignment == "~trainer.lr"
     assert only_problem("sampler.fan_outs.x=1").assignment == "sampler.fan_outs.x=1"
-    assert compose_config(["trainer.lr=${nowhere}", "~trainer.lr"]).config.trainer.lr == 0.01
 
 
 @pytest.mark.parametrize("path", ["~/data", "/a b/c", "/x=1/y", "/data(1)"])
 def test_a_path_needs_no_quotes(path: str) -> None:
-    root = compose_config([f"dataset.root={path}"]).config.dataset.root
+    root = compose_config([f"dataset.root={path}"]).dataset.root
     assert root == str(Path(path).expanduser())
 
 
 def test_a_value_may_refer_to_another_key() -> None:
     typed = ["trainer.epochs=7", "trainer.scheduler_step=${trainer.epochs}"]
-    assert compose_config(typed).config.trainer.scheduler_step == 7
+    assert compose_config(typed).trainer.scheduler_step == 7
 
 
 def test_mistakes_of_every_kind_come_together() -> None:
@@ -114,18 +110,18 @@ def test_a_mistake_in_form_says_what_to_write(override: str, hint: str) -> None:
 @pytest.mark.parametrize("name", ["writes", "author/writes/paper"])
 def test_fan_outs_by_edge_type_take_the_place_of_a_list(name: str) -> None:
     override = f"sampler.fan_outs={{default:[10,5],{name}:[20,5]}}"
-    config = compose_config(["model=rgcn", override], for_here=False).config
+    config = compose_config(["model=rgcn", override], for_here=False)
     assert config.sampler.fan_outs == {"default": (10, 5), name: (20, 5)}
     both = ["model=rgcn", override, "sampler.fan_outs=[3,4]"]
-    assert compose_config(both, for_here=False).config.sampler.fan_outs == (3, 4)
+    assert compose_config(both, for_here=False).sampler.fan_outs == (3, 4)
     again = ["model=rgcn", override, "sampler.fan_outs={default:[3,4]}"]
-    assert compose_config(again, for_here=False).config.sampler.fan_outs == {"default": (3, 4)}
+    assert compose_config(again, for_here=False).sampler.fan_outs == {"default": (3, 4)}
 
 
 def test_a_file_of_the_users_may_have_fan_outs_by_edge_type(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("model: rgcn\nsampler:\n  fan_outs: {default: [10, 5], a/b/c: [20, 5]}\n")
-    config = compose_config([str(file)], for_here=False).config
+    config = compose_config([str(file)], for_here=False)
     assert config.sampler.fan_outs == {"default": (10, 5), "a/b/c": (20, 5)}
 
 
@@ -144,7 +140,7 @@ def own_conf(tmp_path: Path) -> Path:
 
 
 def test_the_users_own_files_are_options_too(own_conf: Path) -> None:
-    config = compose_config(["experiment=mine"], [own_conf]).config
+    config = compose_config(["experiment=mine"], [own_conf])
     assert (config.model.name, config.trainer.lr) == ("mlp", 0.5)
     assert "mine" in config_groups([own_conf])["experiment"]
 
@@ -183,10 +179,10 @@ def test_a_value_that_must_be_given_is_missed(own_conf: Path) -> None:
 def test_a_file_may_choose_options(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("dataset: cora\nmodel: {hidden_channels: 8}\n")
-    expected = compose_config(["dataset=cora", "model.hidden_channels=8"]).config
-    assert compose_config([str(file)]).config == expected
-    other = compose_config([str(file), "dataset=pubmed", "model.hidden_channels=4"]).config
-    assert other == compose_config(["dataset=pubmed", "model.hidden_channels=4"]).config
+    expected = compose_config(["dataset=cora", "model.hidden_channels=8"])
+    assert compose_config([str(file)]) == expected
+    other = compose_config([str(file), "dataset=pubmed", "model.hidden_channels=4"])
+    assert other == compose_config(["dataset=pubmed", "model.hidden_channels=4"])
 
 
 def test_a_file_may_choose_an_experiment_and_change_its_keys(tmp_path: Path) -> None:
@@ -195,7 +191,7 @@ def test_a_file_may_choose_an_experiment_and_change_its_keys(tmp_path: Path) -> 
         "experiment: cora_gcn\nlogger: [csv]\ndataset: {root: raw}\ntrainer: {epochs: 3}\n"
     )
     typed = ["experiment=cora_gcn", "logger=[csv]", "dataset.root=raw", "trainer.epochs=3"]
-    assert compose_config([str(file)]).config == compose_config(typed).config
+    assert compose_config([str(file)]) == compose_config(typed)
 
 
 @pytest.mark.parametrize(
@@ -228,14 +224,14 @@ def test_the_keys_of_a_file_stay_set_whatever_option_is_chosen(before: str, tmp_
     keys = ["model.hidden_channels=8", "sampler.fan_outs=[3,3]", "evaluation.memory_limit=3"]
     keys += ["run.name=mine", "logger.wandb.project=p"]
     cora = ["dataset=cora"] if before.startswith("dataset") else []
-    expected = compose_config([*cora, *typed, *keys], for_here=False).config
-    assert compose_config([str(file), *typed], for_here=False).config == expected
+    expected = compose_config([*cora, *typed, *keys], for_here=False)
+    assert compose_config([str(file), *typed], for_here=False) == expected
 
 
 def test_a_key_that_the_chosen_option_does_not_have_is_told(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("trainer: {epochs: 3}\nmodel:\n  hidden_channels: 8\n  heads: 4\n")
-    assert compose_config([str(file), "model=gat"]).config.model.heads == 4  # type: ignore[attr-defined]
+    assert compose_config([str(file), "model=gat"]).model.heads == 4  # type: ignore[attr-defined]
     assert only_problem(str(file), "model=gcn").key == "model.heads"
 
 
@@ -255,18 +251,18 @@ def test_a_section_that_names_another_option_gives_way(
     whole = ["model=gat", "model.heads=4", "trainer.epochs=7", "logger=[wandb]", "run.name=x"]
     begun = compose_config(whole, for_here=False)
     file = tmp_path / "config.yaml"
-    file.write_text(begun.yaml)
-    config = compose_config([str(file), option], for_here=False).config
+    file.write_text(yaml.safe_dump(begun.to_dict()))
+    config = compose_config([str(file), option], for_here=False)
     group = option.partition("=")[0]
-    alone = compose_config([option], for_here=False).config if is_other else begun.config
+    alone = compose_config([option], for_here=False) if is_other else begun
     chosen = getattr(alone, group)
-    assert config == begun.config.model_copy(update={group: chosen, "run": config.run})
+    assert config == begun.model_copy(update={group: chosen, "run": config.run})
     assert config.run.name is None
 
 
 def test_hydras_own_keys_are_left_to_hydra() -> None:
     typed = ["hydra.run.dir=x", "hydra/launcher=joblib", "hydra.nothing=1"]
-    assert compose_config(typed).config == Config()
+    assert compose_config(typed) == Config()
 
 
 @pytest.mark.parametrize(
@@ -288,12 +284,6 @@ def test_a_file_that_is_no_configuration_is_refused(
         file.write_text(text)
     with pytest.raises(ConfigError, match=expects):
         compose_config([str(file)])
-
-
-def test_interpolations_that_double_each_other_are_refused_before_they_are_resolved() -> None:
-    chain = [f"model.options.a{n}=[${{.a{n - 1}}},${{.a{n - 1}}}]" for n in range(1, 40)]
-    problem = problems_of("model=plugin", "model.options.a0=[x]", *chain)[0]
-    assert problem.expected == "at most 32 interpolations in all"
 
 
 def test_a_few_lines_of_yaml_that_stand_for_more_than_memory_holds_are_refused(

@@ -12,9 +12,8 @@ import pytest
 
 from gnntrain.commands import COMMANDS
 from gnntrain.commands.completion import candidates
-
-ROOT = Path(__file__).parents[2]
-HEAVY = {"torch", "torch_geometric", "hydra", "omegaconf", "pydantic", "numpy", "numba", "rich"}
+from tests.processes import environment, python
+from tests.test_cli import HEAVY
 
 
 def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:
@@ -72,13 +71,7 @@ def test_an_answer_imports_nothing_heavy() -> None:
         "main(['completion', 'bash', '--line', 'gnntrain trainer.'])\n"
         f"print(sorted(set(sys.modules) & {HEAVY!r}), file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = python("-c", code)
     assert "trainer.lr=" in done.stdout
     assert done.stderr.strip() == "[]"
 
@@ -91,7 +84,7 @@ def shell_environment(tmp_path: Path) -> dict[str, str]:
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m gnntrain "$@"\n')
     command.chmod(0o755)
     path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    return {**environment(), "PATH": path, "HOME": str(tmp_path)}
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -16,6 +14,7 @@ import pytest
 
 from gnntrain.cli import main
 from gnntrain.data.partitioned_graph import PartitionedGraph
+from tests.processes import environment, wait_until
 
 SMALL = ["dataset.num_nodes=400", "dataset.avg_degree=6", "dataset.num_features=8"]
 
@@ -26,16 +25,17 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [*SMALL, f"dataset.store_dir={tmp_path}/stores"]
 
 
-@pytest.mark.parametrize("method", ["streaming", "metis", "random"])
+@pytest.mark.parametrize("method", ["", "metis", "random"])
 def test_parts_are_written_and_described(
     small: list[str], capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
-    assert main(["partition", *small, "--parts=3", "--out", "parts", "--method", method]) == 0
+    chosen = ["--method", method] if method else []
+    assert main(["partition", *small, "--parts=3", "--out", "parts", *chosen]) == 0
     shutil.rmtree("stores")  # the parts are all that is needed
     graph = PartitionedGraph.open(Path("parts"))
     meta = graph.meta
     out = capsys.readouterr().out
-    assert meta.method == method
+    assert meta.method == (method or "streaming")
     for number in (graph.num_nodes, graph.num_edges, meta.cut_edges):
         assert f"{number:,}" in out
     for part in meta.parts:
@@ -68,31 +68,20 @@ def test_mistakes(
     assert not Path("parts").exists()
 
 
-def test_streaming_is_the_default(small: list[str]) -> None:
-    assert main(["partition", *small, "--parts", "2", "--out", "parts"]) == 0
-    assert PartitionedGraph.open(Path("parts")).meta.method == "streaming"
-
-
 def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "gnntrain", "partition", *arguments]
     return subprocess.Popen(
         [*command, "--parts", "2", "--out", "out/parts"],
-        env={"PYTHONPATH": str(Path(__file__).parents[2]), **os.environ},
+        env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)
 
 
 def test_a_signal_leaves_nothing_behind(small: list[str]) -> None:
     """The process is stopped while it writes, and told to end then."""
     large = ["dataset.num_nodes=50000", "dataset.num_features=300"]
     process = start([*small, *large])
-    wait_for(lambda: any(Path("out").glob(".parts.*/part1/*.npy")))
+    wait_until(lambda: any(Path("out").glob(".parts.*/part1/*.npy")))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
     assert not any(Path("out").iterdir())
@@ -121,10 +110,9 @@ def test_ctrl_c_is_heard_while_metis_computes(
     """METIS is replaced by a program that does not end, and hears no signal as METIS hears none."""
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "pymetis.py").write_text(_ENDLESS)
-    root = Path(__file__).parents[2]
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'fake'}:{root}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
     process = start([*small, "--method", "metis"])
-    wait_for(Path("began").exists)
+    wait_until(Path("began").exists)
     children = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130

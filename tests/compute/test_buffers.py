@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.compute.buffers import Buffers
+from tests.examples import examples
 
 _ROW = 1 << 18  # of float32: a MiB
 
@@ -28,7 +29,7 @@ def test_memory_is_used_again_once_its_last_view_is_gone(dtype: torch.dtype) -> 
     assert (again.data_ptr(), again.dtype, again.is_contiguous()) == (place, dtype, True)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=40))
 def test_live_results_never_share_memory_and_no_more_is_held_than_was_in_use(
     calls: list[tuple[bool, int]],

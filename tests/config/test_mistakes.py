@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import Config, ConfigError
 from gnntrain.config.section import choices, key_schema
 from tests.config.problems import problems_of
+from tests.examples import examples
 
 SECTIONS = {name: type(getattr(Config(), name)) for name in Config.model_fields}
 FIXED = [name for name in SECTIONS if name not in (*Config.named, "logger")]
@@ -31,7 +32,7 @@ sections = st.dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(raw=st.dictionaries(st.sampled_from([*SECTIONS]) | keys, sections | values, max_size=5))
 def test_reading_raises_nothing_but_a_configuration_error(raw: dict[str, Any]) -> None:
     for saved in (False, True):
@@ -40,7 +41,7 @@ def test_reading_raises_nothing_but_a_configuration_error(raw: dict[str, Any]) -
         Config(**raw)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(given=st.dictionaries(st.sampled_from(KEYS), values, max_size=8))
 def test_each_wrong_key_is_told_whatever_the_others_are(
     given: dict[tuple[str, str], object],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.config import (
@@ -28,6 +28,7 @@ from gnntrain.errors import UserError
 from scripts.config_reference import tables
 from tests import packages
 from tests.config.problems import only_problem, problems_of
+from tests.examples import examples
 
 
 def test_an_empty_mapping_gives_the_defaults() -> None:
@@ -195,7 +196,7 @@ def test_an_empty_logger_section_means_no_logger() -> None:
     assert list(from_dict({}).logger.chosen()) == ["jsonl"]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     lr=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     seed=st.integers(0, 2**63 - 1),

@@ -78,7 +78,7 @@ def test_a_changed_copy_is_judged() -> None:
     [
         Config(),
         Config(dataset=BuiltinConfig(name="ogbn-arxiv", to_undirected=False)),
-        compose_config(["dataset=cora", "model=gat", "logger=[csv,jsonl]", "sweep=optuna"]).config,
+        compose_config(["dataset=cora", "model=gat", "logger=[csv,jsonl]", "sweep=optuna"]),
     ],
 )
 def test_without_changes_it_is_the_same(config: Config) -> None:

@@ -73,7 +73,7 @@ def test_it_is_chosen_by_its_name_without_any_yaml(
     tmp_path: Path, name: str, num_nodes: int
 ) -> None:
     folders = [f"dataset.root={tmp_path}/raw", f"dataset.store_dir={tmp_path}/stores"]
-    config = compose_config([f"dataset={name}", "dataset.add_self_loops=true", *folders]).config
+    config = compose_config([f"dataset={name}", "dataset.add_self_loops=true", *folders])
     assert config.dataset.name == name
     opened = prepare_store(config.dataset)
     assert (opened.store.dataset, opened.store.num_nodes) == (name, num_nodes)
@@ -97,7 +97,7 @@ def test_a_yaml_of_its_package_sets_its_own_keys(tmp_path: Path) -> None:
     (tmp_path / "conf" / "dataset").mkdir(parents=True)
     text = "defaults: [_published, _self_]\nname: ring\nto_undirected: true\n"
     (tmp_path / "conf" / "dataset" / "both_ways.yaml").write_text(text)
-    config = compose_config(["dataset=both_ways"], [tmp_path / "conf"]).config
+    config = compose_config(["dataset=both_ways"], [tmp_path / "conf"])
     assert config.dataset == BuiltinConfig(name="ring", to_undirected=True)
 
 

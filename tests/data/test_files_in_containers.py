@@ -168,11 +168,6 @@ def save_streams(made: Graph) -> None:
             writer.write_table(table)
 
 
-def save_json_lines(made: Graph) -> None:
-    made.nodes.to_json("nodes.jsonl", orient="records", lines=True)
-    made.edges.to_json("edges.jsonl", orient="records", lines=True)
-
-
 def of_sparse_features(made: Graph) -> Data:
     data = made.data
     data.x, data.y = data.x.to_sparse(), data.y.unsqueeze(1)
@@ -199,7 +194,6 @@ CONTAINERS: dict[str, tuple[Callable[[Graph], object], dict[str, Any]]] = {
     ".gpickle": (convert_pickle, {"data": "graph.graphml"}),
     ".dgl": (convert_dgl, {"data": "graph.npz"}),
     "Arrow's stream": (save_streams, {"features": "nodes.arrow", "edges": "edges.arrow"}),
-    "jsonl": (save_json_lines, {"features": "nodes.jsonl", "edges": "edges.jsonl"}),
     **{
         f"scipy's {kind}": (
             partial(save_matrices, kind=kind),

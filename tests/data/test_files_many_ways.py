@@ -77,10 +77,8 @@ class Text:
     line_end: str = "\n"
     header: bool = True
     index: str | None = None
-    comment: str | None = None
     decimal: str = "."
     packed: str = ""
-    spaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,10 +94,8 @@ class Way:
     label: str = "text"  # a key of `LABELS`
     label_name: str = "label"
     missing: str = ""  # how a missing label is written
-    missing_split: str = ""
     ends: tuple[str, str] = ("source", "target")
     swapped: bool = False
-    edge_id: bool = False
     weight: bool = False
     keys: bool = False  # all columns are named by keys of the configuration
     row_seed: int = 0
@@ -122,8 +118,6 @@ def is_table(kind: Text | str) -> bool:
 
 def text_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], text: Text) -> bytes:
     out = io.StringIO(newline="")
-    if text.comment is not None:
-        out.write(f"{text.comment} exported{text.line_end}")
     writer = csv.writer(
         out, delimiter=text.delimiter, quoting=text.quoting, lineterminator=text.line_end
     )
@@ -137,7 +131,7 @@ def text_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], text: Text) 
             str(value).replace(".", text.decimal) if isinstance(value, float) else str(value)
             for value in row
         ]
-        writer.writerow([f" {f} " for f in fields] if text.spaces else fields)
+        writer.writerow(fields)
     content = out.getvalue().encode(text.encoding)
     if not text.packed:
         return content
@@ -199,7 +193,7 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
                 missing if code is None else LABELS[way.label][code] for code in classes
             ]
             if way.split == "column":
-                columns["split"] = [SPLIT_OF[node] or way.missing_split for node in nodes]
+                columns["split"] = [SPLIT_OF[node] or "" for node in nodes]
             columns |= masks(nodes)
         return columns
 
@@ -242,7 +236,7 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
     if way.split == "file table":
         nodes = [node for node in order if way.ids is None or SPLIT_OF[node] is not None]
         columns = {} if way.ids is None else {way.id_name: [id_of(node) for node in nodes]}
-        columns["split"] = [SPLIT_OF[node] or way.missing_split for node in nodes]
+        columns["split"] = [SPLIT_OF[node] or "" for node in nodes]
         table = text_bytes(list(columns), list(zip(*columns.values(), strict=True)), Text())
         keys["split"] = save(folder / "split.csv", table)
         if way.ids is not None and keys.get("id_column", "").isdecimal():
@@ -258,8 +252,7 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
     pairs = [[id_of(node) for node in edge] for edge in EDGES]
     if is_table(way.edges):
         ends = list(zip(way.ends, map(list, zip(*pairs, strict=True)), strict=True))
-        columns = {"edge_id": list(range(len(EDGES)))} if way.edge_id else {}
-        columns |= dict(reversed(ends) if way.swapped else ends)
+        columns = dict(reversed(ends) if way.swapped else ends)
         columns |= {"w": WEIGHTS} if way.weight else {}
         places = shuffled(range(len(EDGES)), way.row_seed)
         columns = {name: [values[place] for place in places] for name, values in columns.items()}
@@ -375,10 +368,8 @@ _texts = st.builds(
     line_end=st.sampled_from(["\n", "\n", "\n", "\r\n", "\r"]),
     header=st.sampled_from([True, True, True, False]),
     index=st.sampled_from([None, None, "", "Unnamed: 0"]),
-    comment=st.sampled_from([None, None, None, None, "#", "%"]),
     decimal=st.sampled_from([".", ".", ".", ","]),
     packed=st.sampled_from(["", "", "", ".gz", ".bz2", ".zst"]),
-    spaces=st.sampled_from([False, False, False, False, True]),
 )
 _DELIMITERS = [(".csv", ",")] * 4
 _DELIMITERS += [(".csv", sign) for sign in ";\t|"] + [(".txt", sign) for sign in ", \t|"]
@@ -397,7 +388,6 @@ def texts(draw: st.DrawFn) -> Text:
         delimiter=delimiter,
         decimal="." if delimiter == "," else text.decimal,
         index=text.index if text.header else None,
-        spaces=text.spaces and delimiter != " ",
     )
 
 
@@ -449,12 +439,10 @@ def ways(draw: st.DrawFn) -> Way:
         label=label,
         label_name=draw(st.sampled_from(["label", "labels", "class", "y"])),
         missing=draw(st.sampled_from(MISSING[label in ("text", "bools") :])),
-        missing_split=draw(st.sampled_from(["", "", "nan", "NA", "None"])),
         ends=ends,
         swapped=(ends in _ENDS or keys)
         and edges != ".npy"
         and draw(st.sampled_from([False, False, True])),
-        edge_id=draw(st.sampled_from([False, False, True])),
         weight=edges != ".npy" and draw(st.sampled_from([False, False, True])),
         keys=keys,
         row_seed=draw(st.integers(0, 3)),
@@ -467,11 +455,9 @@ def ways(draw: st.DrawFn) -> Way:
 TSV = Text(suffix=".tsv", delimiter="\t")
 GERMAN = Text(delimiter=";", decimal=",", encoding="utf-8-sig", line_end="\r\n")
 NO_HEADER = Text(header=False)
-MAC = Text(line_end="\r")
 LIST = Text(suffix=".txt", delimiter=" ", header=False)
 
 PLAIN_WAYS = {
-    "a table of nodes and one of edges": Way(),
     "no ids": Way(ids=None),
     "ids that pandas made fractions": Way(ids="float"),
     "ids of labels that pandas made fractions": Way(
@@ -484,13 +470,11 @@ PLAIN_WAYS = {
     "pandas' index, read and written again": Way(nodes=Text(index="Unnamed: 0"), row_seed=1),
     "any order of rows and columns": Way(labels=Text(), row_seed=1, column_seed=1),
     "no header": Way(nodes=NO_HEADER, edges=NO_HEADER, keys=True),
-    "edges with weights and numbers": Way(weight=True, edge_id=True),
-    "targets first": Way(swapped=True),
+    "edges with weights": Way(weight=True),
     "columns of other names": Way(id_name="user", ends=("user_a", "user_b"), keys=True),
     "tabs": Way(nodes=TSV, edges=TSV),
     "spaces": Way(edges=LIST, ids="sparse", keys=True),
     "Excel's own in Europe": Way(nodes=GERMAN, edges=GERMAN),
-    "old Macs' lines": Way(nodes=MAC, edges=MAC),
     "packed": Way(nodes=Text(packed=".gz"), edges=Text(packed=".bz2"), labels=Text(packed=".zst")),
     "Parquet": Way(nodes=".parquet", edges=".parquet"),
     "Feather": Way(nodes=".feather", edges=".feather", labels=".feather"),

@@ -21,7 +21,7 @@ from gnntrain.data.graph import EdgeType, GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.planning.plan import expected_bytes
 from tests.data import files
-from tests.data.files import check, features_of, save, typed_edges
+from tests.data.files import check, save
 from tests.examples import examples
 
 AUTHORS = "author_id,h,area,split\na1,1,ml,train\na2,2,db,val\na3,3,ml,test\n007,4,db,train\n"
@@ -337,35 +337,13 @@ def test_task_target_chooses_among_several_labelled_types(tmp_path: Path) -> Non
     assert Config().dataset == SyntheticConfig() != SyntheticConfig().for_target("author")
 
 
-def test_another_graph_is_prepared_as_the_trained_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_tables_of_one_type_are_refused_where_a_model_has_learnt_of_several(
+    tmp_path: Path,
 ) -> None:
-    papers = "id,kind,pages,editor\n10,long,8,a1\n20,short,9,\n30,long,13,a2\n"
-    schema = changed(paper={"categorical": ["kind"], "foreign_keys": {"editor": "author"}})
-    data = build(tmp_path, {"papers": papers}, schema, standardize=True)
+    data = build(tmp_path, {}, SCHEMA)
     made_by = {name: nodes.preprocessing for name, nodes in data.nodes.items()}
-    new = tmp_path / "new"
-    new.mkdir()
-    texts = {
-        "authors": "h,author_id,area\n9,z,ml\n",
-        "papers": "pages,id,kind,editor\n10,5,new,z\n",
-    }
-    write(new, {**texts, "writes": "z,5\n"})
-    keys = {"schema": str(tmp_path / "graph.yaml"), "root": str(new), "standardize": True}
-    known: dict[str, Any] = {"labelled": False, "preprocessing": made_by}
-    again = files.build(keys, **known)
-    assert "area" not in caplog.text  # labels are expected, and not read
-    assert not again.labelled
-    assert again.target == "author"
-    np.testing.assert_allclose(features_of(again.nodes["paper"]), [[0, 0, 0]], atol=1e-6)
-    assert typed_edges(again) == {
-        "author/writes/paper": [("z", 5)],
-        "paper/editor/author": [(5, "z")],
-    }
-    save(new / "papers.csv", "id,kind,editor\n5,new,z\n")
-    assert "pages" in files.refusal(keys, **known)
-    plain = {"features": str(new / "papers.csv"), "edges": str(new / "writes.csv")}
-    assert "typed graph" in files.refusal(plain, **known)
+    plain = {"features": str(tmp_path / "papers.csv"), "edges": str(tmp_path / "writes.csv")}
+    assert "typed graph" in files.refusal(plain, labelled=False, preprocessing=made_by)
 
 
 # The files of a schema.

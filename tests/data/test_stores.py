@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import pickle
 import shutil
 import signal
 import time
@@ -192,13 +191,10 @@ def old_store(path: Path) -> Path:
     return path
 
 
-def test_stores_are_found_with_size_name_and_time_the_last_used_first(tmp_path: Path) -> None:
-    old, new = old_store(tmp_path / "old"), old_store(tmp_path / "new")
-    os.utime(new, (LONG_AGO + 60, LONG_AGO + 60))
-    assert [store.path for store in find_stores(tmp_path)] == [new, old]
-    # Opening a store is a use, also of one that cannot be written; listing is none.
+def test_opening_a_store_is_a_use_also_of_one_that_cannot_be_written(tmp_path: Path) -> None:
+    old = old_store(tmp_path / "old")
     StoredGraph.open(old, check=False)
-    assert find_stores(tmp_path)[1].last_used == LONG_AGO
+    assert find_stores(tmp_path)[0].last_used == LONG_AGO, "listing is no use"
     old.chmod(0o500)
     try:
         assert StoredGraph.open(old).num_nodes == 60
@@ -231,7 +227,7 @@ def test_a_damaged_store_of_another_version_is_removed_and_nothing_else(tmp_path
     assert sorted(other.iterdir()) == before
 
 
-def test_a_store_is_kept_while_it_is_built_verified_or_open(
+def test_a_store_is_kept_while_it_is_verified_or_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = old_store(tmp_path / "store")
@@ -245,12 +241,7 @@ def test_a_store_is_kept_while_it_is_built_verified_or_open(
         real(*arguments)
 
     monkeypatch.setattr(array_folder, "verify", verify_while_cleaning)
-    copy = pickle.loads(pickle.dumps(StoredGraph.open(path)))
-    gc.collect()
-    with pytest.raises(StoreInUse):
-        remove_store(found)
-    assert copy.num_edges == len(copy.indices)
-    del copy
+    StoredGraph.open(path)
     gc.collect()
     with locked(path), pytest.raises(StoreInUse):
         remove_store(found)

@@ -99,14 +99,13 @@ def test_a_run_says_once_what_its_model_does_not_read(
     words: list[str], unread: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     nodes = "".join(f"{i},{'xyz'[i % 3]},{i % 7}\n" for i in range(30))
-    for name in ("nodes.csv", "other.csv"):
-        Path(name).write_text(f"id,label,a\n{nodes}")
+    Path("nodes.csv").write_text(f"id,label,a\n{nodes}")
     edges = "".join(f"{i},{(i + 1) % 30},0.5,{i}\n" for i in range(30))
     Path("edges.csv").write_text(f"source,target,amount,since\n{edges}")
-    edge_type = "user/pays/user: {files: edges.csv}"
-    for name, file in (("graph.yaml", "nodes.csv"), ("other.yaml", "other.csv")):
-        table = f"{{files: {file}, label: label}}"
-        Path(name).write_text(f"nodes: {{user: {table}}}\nedges: {{{edge_type}}}\n")
+    Path("graph.yaml").write_text(
+        "nodes: {user: {files: nodes.csv, label: label}}\n"
+        "edges: {user/pays/user: {files: edges.csv}}\n"
+    )
     is_typed = "model=rgcn" in words
     files = [] if is_typed else ["dataset.edges=edges.csv", "dataset.features=nodes.csv"]
     usual = ["dataset=files", "trainer.gpus=0", "trainer.epochs=1", "run.dir=run"]
@@ -116,14 +115,7 @@ def test_a_run_says_once_what_its_model_does_not_read(
     assert not more
     assert bool(warning) == bool(unread)
     assert all(name in warning for name in unread)
-    if not unread:
-        return
     assert not is_typed or told.count("since") == 1  # at no other place
-    other = "dataset.schema=other.yaml" if is_typed else "dataset.features=other.csv"
-    for command in (["evaluate", "run"], ["predict", "run", other, "--out", "p.csv"]):
-        assert main(command) == 0
-        told = "".join(capfd.readouterr())
-        assert not any(name in told for name in unread)
 
 
 @pytest.mark.parametrize(

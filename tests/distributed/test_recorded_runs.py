@@ -24,7 +24,7 @@ KEYS = [
 
 
 def trained(path: Path, *keys: str) -> dict[str, Any]:
-    return train(compose_config([*KEYS, *keys, f"run.dir={path}"]).config)
+    return train(compose_config([*KEYS, *keys, f"run.dir={path}"]))
 
 
 MACHINES = (0, 1, 1)

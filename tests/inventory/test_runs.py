@@ -14,12 +14,6 @@ from gnntrain.reporting.rundir import RunDirectory
 from tests.inventory.run_folders import SUMMARY, make_run
 
 
-def test_runs_are_listed_with_status_metric_best_epoch_and_time(tmp_path: Path) -> None:
-    make_run(tmp_path / "one", SUMMARY)
-    (row,) = run_rows(tmp_path)
-    assert row == ["one", "completed", "ROC AUC", "0.7500", "0.5000", "12/20", "1:01"]
-
-
 def test_runs_of_sweeps_are_listed_but_not_links_nor_other_programs_folders(
     tmp_path: Path,
 ) -> None:

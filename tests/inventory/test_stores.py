@@ -11,7 +11,7 @@ from gnntrain.run import prepare
 
 
 def test_prepared_stores_are_listed_and_other_folders_are_not(tmp_path: Path) -> None:
-    config = compose_config(["dataset.num_nodes=300", f"dataset.store_dir={tmp_path}"]).config
+    config = compose_config(["dataset.num_nodes=300", f"dataset.store_dir={tmp_path}"])
     prepare(config)
     (tmp_path / "photos").mkdir()
     (tmp_path / "broken").mkdir()
@@ -27,7 +27,7 @@ def test_prepared_stores_are_listed_and_other_folders_are_not(tmp_path: Path) ->
 
 def test_a_typed_store_is_listed_with_all_its_nodes_and_edges(tmp_path: Path) -> None:
     keys = ["dataset=synthetic_mag", "dataset.scale=0.001", f"dataset.store_dir={tmp_path}"]
-    result = prepare(compose_config(keys).config)
+    result = prepare(compose_config(keys))
     assert result["num_nodes"] == {
         "paper": 736,
         "author": 1135,

@@ -393,12 +393,10 @@ class Rank(DistributedContext):
     ("rank", "visible", "reads", "settings", "why"),
     [
         (2, GPUS, True, {}, ""),
-        (2, GPUS[::-1], True, {}, ""),
         (2, GPUS, False, {}, "these do not"),
         (2, ["47"], True, {}, "its own GPU alone"),  # all ranks call theirs number 0
         # Memory that torch's allocator does not share.
         (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "PYTORCH_CUDA"),
-        (0, GPUS, True, {"PYTORCH_ALLOC_CONF": "a:1,expandable_segments: true"}, "PYTORCH_ALLOC"),
         (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, "PYTORCH_CUDA"),
         (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ""),
     ],

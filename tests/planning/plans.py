@@ -20,7 +20,7 @@ MIB, GIB = 2**20, 2**30
 
 
 def opened(overrides: list[str]) -> tuple[Config, StoredGraph]:
-    config = compose_config(overrides, for_here=False).config
+    config = compose_config(overrides, for_here=False)
     return config, prepare_store(config.dataset).store
 
 

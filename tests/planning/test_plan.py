@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.app import compose_config
@@ -14,6 +14,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.planning import plan
 from gnntrain.planning.plan import Plan
+from tests.examples import examples
 from tests.planning.plans import GIB, MIB, batch_of, opened, plan_of
 from tests.trainers import loaders_of
 
@@ -41,10 +42,8 @@ def test_steps_epochs_and_evaluations_are_those_of_the_run(small: list[str]) -> 
     assert dropped.figures["num_steps"] == 2
 
 
+@examples(25)
 @given(batch_size=st.integers(1, 110), world_size=st.integers(1, 5), drop_last=st.booleans())
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 def test_the_steps_of_an_epoch_are_those_of_the_loader(
     batch_size: int, world_size: int, drop_last: bool, planned_run: Plan
 ) -> None:
@@ -114,7 +113,7 @@ def test_a_run_on_parts_is_not_planned_as_one_on_the_whole_graph(
 ) -> None:
     (tmp_path / "partition.json").touch()
     keys = ["distributed.graph=partitioned", f"distributed.parts={tmp_path}"]
-    config = compose_config([*small, *keys], for_here=False).config
+    config = compose_config([*small, *keys], for_here=False)
     with pytest.raises(UserError, match="partitioned"):
         plan.plan(config)
 
@@ -133,5 +132,5 @@ def test_the_size_of_a_store_is_known_before_it_is_built(dtype: str, small: list
     keys = [*small, f"dataset.feature_dtype={dtype}", "dataset.num_nodes=3000"]
     config, graph = opened(keys)
     assert plan.expected_bytes(config.dataset) == pytest.approx(graph.num_bytes, rel=0.1)
-    published = compose_config(["dataset=ogbn-products"]).config.dataset
+    published = compose_config(["dataset=ogbn-products"]).dataset
     assert plan.expected_bytes(published) == pytest.approx(1.53e9, rel=0.05)

@@ -5,12 +5,13 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.report import figures
 from gnntrain.report.figures import Figure, Panel, draw
 from gnntrain.report.runs import read_run
+from tests.examples import examples
 from tests.report.samples import records_of, write_run
 
 
@@ -43,8 +44,8 @@ def test_a_point_answers_where_it_is_drawn() -> None:
     assert "#5d6880" not in drawing.svg  # on dark ground the page has another
 
 
+@examples(15)
 @given(st.lists(st.floats(width=64), min_size=1, max_size=4))
-@settings(max_examples=15, deadline=None)
 def test_any_numbers_can_be_drawn(values: list[float]) -> None:
     drawing = draw(line(*values), "f")
     ElementTree.fromstring(drawing.svg)

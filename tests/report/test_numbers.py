@@ -6,14 +6,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support, roc_auc_score
 
 from gnntrain.metrics import LabelKind
 from gnntrain.report.figures import degree_bins
-from gnntrain.report.findings import SplitScores, project, score_split
-from gnntrain.report.tables import mistakes_table, phase_seconds
+from gnntrain.report.findings import project, score_split
+from gnntrain.report.tables import phase_seconds
+from tests.examples import examples
 from tests.report.samples import records_of
 
 SECONDS = st.floats(0, 100)
@@ -49,20 +50,6 @@ def test_scores_are_scikit_learns(task: LabelKind) -> None:
         assert area == pytest.approx(roc_auc_score(labels[known], logits[known, 0]), abs=0.01)
 
 
-def test_the_most_frequent_mistakes_come_first() -> None:
-    def rows(confusion: np.ndarray) -> list[list[str]]:
-        none = np.zeros(0)
-        scores = SplitScores(0, none, none, none, confusion.sum(1), confusion)
-        return [list(row) for row in mistakes_table(scores, "abc").rows]
-
-    assert rows(np.array([[8, 2, 0], [5, 5, 0], [0, 1, 9]])) == [
-        ["b", "a", "5", "50.0%"],
-        ["a", "b", "2", "20.0%"],
-        ["c", "b", "1", "10.0%"],
-    ]
-    assert rows(np.diag([3, 4])) == []
-
-
 def test_clusters_stay_apart_in_the_plane_and_places_can_be_repeated() -> None:
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 20)) * 20
@@ -79,7 +66,7 @@ def test_clusters_stay_apart_in_the_plane_and_places_can_be_repeated() -> None:
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS)
-@settings(max_examples=20)
+@examples(20)
 def test_phases_add_up_to_the_epoch(
     forward: float, backward: float, untimed: float, evaluation: float
 ) -> None:
@@ -91,7 +78,7 @@ def test_phases_add_up_to_the_epoch(
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=60))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_low_degrees_are_counted_one_by_one_and_none_is_lost(degrees: list[int]) -> None:
     middles, nodes = degree_bins(np.array(degrees))
     shown = dict(zip(middles.round(6), nodes, strict=True))

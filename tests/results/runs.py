@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.run_store import record_of
 from gnntrain.training.checkpoint import save_checkpoint
 from tests.evaluators import layerwise
+from tests.processes import python
 
 
 def run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: Any) -> GNN:
@@ -58,6 +57,5 @@ def logits_of(store: StoredGraph, model: GNN) -> torch.Tensor:
 
 def agree_without_us(code: str, folders: list[Path]) -> str:
     """What code prints of exports in a process that cannot import gnntrain."""
-    command = [sys.executable, "-c", code, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    done = python("-c", code, *folders, folder=Path("/"))
     return done.stdout + done.stderr

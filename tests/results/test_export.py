@@ -20,20 +20,19 @@ from gnntrain.config import (
     ModelConfig,
     RunConfig,
     TrainerConfig,
-    from_dict,
 )
 from gnntrain.data.graph import EDGE
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from gnntrain.inference import infer
-from gnntrain.models import GNN, AnyModel, build_model
+from gnntrain.models import GNN, AnyModel
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import train
 from gnntrain.tasks import NodeRegression
 from tests.graphs import random_graph, stored
 from tests.packages import install
-from tests.results.runs import agree_without_us, logits_of, run_of, write_run
+from tests.results.runs import agree_without_us, any_run_of, logits_of, run_of
 
 HEADS = {"heads": 2, "output_heads": 2}
 VARIANTS: list[dict[str, Any]] = [
@@ -144,13 +143,6 @@ def test_names_in_the_card_are_no_markup(tmp_path: Path) -> None:
     assert r"\<img src=x onerror=alert(1)\>, \[click\](http://x), a \# b" in card
 
 
-def test_the_weights_are_read_without_running_code(tmp_path: Path) -> None:
-    store = stored(tmp_path / "store")
-    run_of(tmp_path / "run", store, VARIANTS[0])
-    weights = torch.load(export(tmp_path / "run").path / "model.pt", weights_only=True)
-    assert weights["convs.0.lin_l.weight"].shape == (8, 5)
-
-
 PACKAGE = """
     from torch_geometric.nn import GraphSAGE
 
@@ -180,11 +172,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def plugin_run(path: Path, store: StoredGraph, name: str) -> AnyModel:
-    options = {"name": name, "options": {"width": 4}}
-    config = from_dict({"model": options, "sampler": {"fan_outs": [5, 5]}})
-    model = build_model(config.model, store.schema, store.num_outputs)
-    write_run(path, store, config, model)
-    return model
+    return any_run_of(path, store, {"name": name, "options": {"width": 4}})
 
 
 @pytest.mark.usefixtures("package")
@@ -244,7 +232,7 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_the_card_adds_the_loops_that_training_added(
+def test_the_card_adds_the_loops_that_training_added_and_rounds_the_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loops given twice stay two; a node without an edge, the last one, gets one too."""
@@ -253,7 +241,7 @@ def test_the_card_adds_the_loops_that_training_added(
     edge_index = torch.cat([ring, torch.tensor([[0, 0, 1], [0, 0, 1]])], dim=1)
     masks = {f"{name}_mask": torch.arange(10) % 3 == i for i, name in enumerate(("train", "val"))}
     config = Config(
-        dataset=FilesConfig(add_self_loops=True),
+        dataset=FilesConfig(add_self_loops=True, feature_dtype="bfloat16"),
         model=ModelConfig(name="sage", aggregator="sum"),
         trainer=TrainerConfig(epochs=1, gpus=0),
         run=RunConfig(dir=str(tmp_path / "run")),

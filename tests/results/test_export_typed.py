@@ -83,7 +83,28 @@ def exported(path: Path, store: StoredGraph, model: dict[str, Any]) -> Path:
     return folder
 
 
-def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
+PACKAGE = """
+    from torch_geometric.nn import HeteroConv, SAGEConv, to_hetero
+    from torch import nn
+
+    class SAGE(nn.Module):
+        def __init__(self, width, out_channels):
+            super().__init__()
+            self.first = SAGEConv((-1, -1), width)
+            self.second = SAGEConv((-1, -1), out_channels)
+
+        def forward(self, x, edge_index):
+            return self.second(self.first(x, edge_index).relu(), edge_index)
+
+    def typed(schema, out_channels, width=8):
+        metadata = list(schema.node_types), list(schema.edge_types)
+        return to_hetero(SAGE(width, out_channels), metadata)
+"""
+
+
+def test_every_model_gives_the_same_logits_in_plain_pyg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = typed_store(tmp_path / "store")
     one_way = typed_store(tmp_path / "one_way", reverse=False)  # no edge leads to an author
     folders = [
@@ -97,6 +118,12 @@ def test_every_model_gives_the_same_logits_in_plain_pyg(tmp_path: Path) -> None:
     dotted = typed_store(tmp_path / "dotted", nodes=nodes, edges=edges)
     model = {"hidden_channels": 8, "name": "hgt", "heads": 2}
     folders.append(exported(tmp_path / "dots", dotted, model))
+    points = "[gnntrain.models]\ntyped = exported_typed_package:typed"
+    install(tmp_path / "site", monkeypatch, "exported_typed_package", PACKAGE, points)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    model = {"name": "typed", "options": {"width": 4}, "embedding_channels": 6}
+    folders.append(exported(tmp_path / "run", store, model))
+    assert "exported_typed_package" in (folders[-1] / "README.md").read_text()
     assert agree_without_us(WITHOUT_US, folders) == f"{len(folders)} agree\n"
 
 
@@ -119,36 +146,3 @@ def test_the_card_says_nothing_that_a_schema_has_replaced(tmp_path: Path) -> Non
     assert "schema: graph.yaml" in card
     assert "standardize: true" in card  # of types that do not say it
     assert "missing: refuse" not in card
-
-
-PACKAGE = """
-    from torch_geometric.nn import HeteroConv, SAGEConv, to_hetero
-    from torch import nn
-
-    class SAGE(nn.Module):
-        def __init__(self, width, out_channels):
-            super().__init__()
-            self.first = SAGEConv((-1, -1), width)
-            self.second = SAGEConv((-1, -1), out_channels)
-
-        def forward(self, x, edge_index):
-            return self.second(self.first(x, edge_index).relu(), edge_index)
-
-    def typed(schema, out_channels, width=8):
-        metadata = list(schema.node_types), list(schema.edge_types)
-        return to_hetero(SAGE(width, out_channels), metadata)
-"""
-
-
-def test_a_plain_model_is_loaded_from_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = tmp_path / "site"
-    points = "[gnntrain.models]\ntyped = exported_typed_package:typed"
-    install(site, monkeypatch, "exported_typed_package", PACKAGE, points)
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    store = typed_store(tmp_path / "store")
-    model = {"name": "typed", "options": {"width": 4}, "embedding_channels": 6}
-    folder = exported(tmp_path / "run", store, model)
-    assert agree_without_us(WITHOUT_US, [folder]) == "1 agree\n"
-    assert "exported_typed_package" in (folder / "README.md").read_text()

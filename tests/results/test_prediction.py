@@ -20,11 +20,10 @@ from gnntrain.data.graph import AnyArray
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from gnntrain.inference import infer
-from gnntrain.loading.features import in_place
 from gnntrain.results import prediction
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
-from gnntrain.run import saved_config, train
+from gnntrain.run import train
 from gnntrain.run_store import prepare_store
 from tests.graphs import random_graph, stored
 from tests.results.runs import logits_of, run_of
@@ -192,44 +191,6 @@ def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
     assert not list(tmp_path.glob("*out*"))
 
 
-def own_graph(folder: Path, name: str, *, labelled: bool, width: int = 3) -> dict[str, Any]:
-    """A user's CSV files of a graph with text ids, and the keys that read them."""
-    rng = np.random.default_rng(len(name))
-    ids = [f"{name}{i}" for i in range(40)]
-    table = pd.DataFrame(rng.normal(size=(40, width)), columns=[f"f{i}" for i in range(width)])
-    table.insert(0, "id", ids)
-    if labelled:
-        table["label"] = rng.choice(["yes", "no", "dunno"], 40)
-    table.to_csv(folder / f"{name}.csv", index=False)
-    edges = pd.DataFrame({"source": rng.choice(ids, 150), "target": rng.choice(ids, 150)})
-    edges.to_csv(folder / f"{name}_edges.csv", index=False)
-    return {
-        "edges": str(folder / f"{name}_edges.csv"),
-        "features": str(folder / f"{name}.csv"),
-        "store_dir": str(folder / "stores"),
-    }
-
-
-def test_a_graph_without_labels_that_the_model_never_saw(tmp_path: Path) -> None:
-    seen = own_graph(tmp_path, "seen", labelled=True)
-    trained_on = prepare_store(FilesConfig(**seen)).store
-    model = run_of(tmp_path / "run", trained_on, SAGE, dataset={"name": "files", **seen})
-    new = own_graph(tmp_path, "brandnew", labelled=False)
-    saved = saved_config(tmp_path / "run")
-    for path in (tmp_path / "seen.csv", trained_on.path / "meta.json"):
-        path.unlink()  # neither is needed
-    config = predicting_config(
-        saved, [f"dataset.{key}={new[key]}" for key in ("edges", "features")]
-    )
-    predict(tmp_path / "run", tmp_path / "out.csv", config=config)
-    found = columns(tmp_path / "out.csv")
-    assert found["node"] == [f"brandnew{i}" for i in range(40)]
-    logits = logits_of(prepare_store(FilesConfig(**new), labelled=False).store, model)
-    assert found["class"] == [["dunno", "no", "yes"][i] for i in logits.argmax(1)]
-    with pytest.raises(UserError, match="has no test nodes"):
-        predict(tmp_path / "run", tmp_path / "x.csv", config=config, nodes="test")
-
-
 def test_predictions_join_the_file_that_the_nodes_are_from(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ids = [f"{i:05}" for i in range(40)]
@@ -252,22 +213,6 @@ def test_predictions_join_the_file_that_the_nodes_are_from(tmp_path: Path) -> No
     wanted.write_text("7\n")
     with pytest.raises(UserError, match="row 0: node '7' is not in the graph, which has '00007'"):
         predict(tmp_path / "run", tmp_path / "other.csv", nodes=wanted)
-
-
-def test_columns_of_labels_are_no_features_of_a_graph_to_predict_for(tmp_path: Path) -> None:
-    given = own_graph(tmp_path, "g", labelled=True)
-    with_labels = prepare_store(FilesConfig(**given), labelled=False).store
-    assert with_labels.num_features == 3
-    assert (with_labels.labels == -1).all()
-    assert in_place(with_labels)[with_labels.target].select().num_features == 3
-
-
-def test_other_features_are_told(tmp_path: Path, store: StoredGraph) -> None:
-    run_of(tmp_path / "run", store, SAGE)
-    new = own_graph(tmp_path, "new", labelled=False)
-    config = from_dict({"dataset": {"name": "files", **new}})
-    with pytest.raises(UserError, match=r"\b5 features .*\b3\b"):
-        predict(tmp_path / "run", tmp_path / "out.csv", config=config)
 
 
 def test_another_graph_is_prepared_as_the_runs_was() -> None:

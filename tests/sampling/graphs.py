@@ -17,6 +17,7 @@ from gnntrain.data.graph import EDGE, NODE, Edges, EdgeType, FusedCSC, NodeType
 from gnntrain.sampling.base import NO_TARGETS, FanOuts, Int64Array, Sampler, Seeds
 from gnntrain.sampling.block import Block, Sample
 from gnntrain.sampling.cpu import CPUSampler
+from tests.data import oracles
 from tests.hetero_graphs import hetero_graph
 
 CSC = tuple[Int64Array, npt.NDArray[np.int32] | Int64Array]
@@ -61,21 +62,12 @@ def graphs(draw: st.DrawFn, max_nodes: int = 25, max_edges: int = 120) -> CSC:
 
 @st.composite
 def typed_graphs(draw: st.DrawFn) -> FusedCSC:
-    """Graphs of up to three node types and five edge types, with empty ones; a third of one type.
-
-    The seeds are of type a, which has nodes.
-    """
+    """Graphs of one to three node types; a third of one type with more edges."""
     if draw(st.integers(0, 2)) == 0:
         return of_one_type(draw(graphs()))
-    names = ["a", "b", "c"][: draw(st.integers(1, 3))]
-    sizes = {name: draw(st.integers(int(name == "a"), 12)) for name in names}
-    edges = {}
-    for number in range(draw(st.integers(1, 5))):
-        source, destination = draw(st.sampled_from(names)), draw(st.sampled_from(names))
-        ends = st.tuples(*(st.integers(0, max(0, sizes[end] - 1)) for end in (source, destination)))
-        most = 60 if sizes[source] and sizes[destination] else 0
-        pairs = np.array(draw(st.lists(ends, max_size=most)), np.int64).reshape(-1, 2)
-        edges[source, f"r{number}", destination] = Edges(*csc(sizes[destination], *pairs.T))
+    data = draw(oracles.typed_graphs())
+    sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
+    edges = {name: Edges(*csc(sizes[name[2]], *ends)) for name, ends in data.edges.items()}
     return FusedCSC.of(edges, sizes)
 
 

@@ -98,7 +98,7 @@ def config_of(spec: Spec) -> Config:
     ]
     if spec.stage == "gather":  # no step beside it: the threads are the loader's
         overrides += [f"sampler.threads={spec.threads}", f"sampler.prefetch={spec.threads}"]
-    return compose_config(overrides).config
+    return compose_config(overrides)
 
 
 def _built(
