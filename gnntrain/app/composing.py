@@ -42,15 +42,10 @@ _hydra = threading.RLock()  # Hydra's state is the process's
 
 
 def compose_config(
-    overrides: Sequence[str],
-    config_dirs: Sequence[Path] = (),
-    *,
-    config_path: Path | None = None,
-    config_name: str = "config",
-    for_here: bool = True,
+    overrides: Sequence[str], config_dirs: Sequence[Path] = (), *, for_here: bool = True
 ) -> Config:
     """The configuration that overrides ask for; see `Sources`, and its `compose`."""
-    return Sources(config_dirs, config_path, config_name).compose(overrides, for_here=for_here)
+    return Sources(config_dirs).compose(overrides, for_here=for_here)
 
 
 @dataclass(frozen=True)

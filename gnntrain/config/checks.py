@@ -107,9 +107,9 @@ _HERE: Rules = {
 
 
 # Where, how fast and how long; not what is computed. `batch_size` is judged with the ranks.
-_FREE_SECTIONS = ("run", "sweep", "logger", "checkpoint", "distributed", "features", "compute")
+_FREE_SECTIONS = ("sweep", "logger", "checkpoint", "distributed", "features", "compute")
 _FREE_KEYS = (
-    *("dataset.root", "dataset.store_dir"),
+    *("dataset.root", "dataset.store_dir", "run.if_exists"),
     *("sampler.threads", "sampler.prefetch", "sampler.topology"),
     *("trainer.epochs", "trainer.patience", "trainer.eval_every", "trainer.log_every"),
     *("trainer.batch_size", "trainer.device", "trainer.gpus", "trainer.compile"),
