@@ -24,13 +24,16 @@ _OPTIONS = [
 _SECONDS = 120.0
 
 
-@pytest.fixture(scope="module")
-def machines() -> Iterator[Machines]:
+def two_machines() -> Machines:
     try:
-        made = Machines(2)
+        return Machines(2)
     except Unavailable as reason:
         pytest.skip(f"network namespaces are not allowed here: {reason}")
-    with made:
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    with two_machines() as made:
         yield made
 
 
@@ -67,11 +70,7 @@ def alone(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def test_machines_have_names_and_nothing_of_them_is_left(tmp_path: Path) -> None:
-    try:
-        made = Machines(2)
-    except Unavailable as reason:
-        pytest.skip(f"network namespaces are not allowed here: {reason}")
-    with made as machines:
+    with two_machines() as machines:
         asked = "import socket; print(socket.gethostname(), socket.gethostbyname('machine0'))"
         command = [sys.executable, "-c", asked]
         printed = machines.run({0: command, 1: command}, folder=tmp_path, env={}, seconds=20)

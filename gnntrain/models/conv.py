@@ -277,6 +277,7 @@ class HeteroGNN(Layers):
 
     Attributes:
         conv_class: Makes a `HeteroConv` of a layer's `LayerTypes` and the model's options.
+        option_defaults: The model's options.
         config_defaults: Shared options with another default for this model.
         uses_graph: Whether the model reads edges.
         is_hetero: Whether it computes on the blocks of typed graphs.

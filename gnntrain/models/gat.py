@@ -67,7 +67,7 @@ class GAT(GNN):
         negative_slope: Slope of the attention's leaky ReLU below zero.
     """
 
-    conv_class: ClassVar[type[Any]] = BlockGATConv
+    conv_class = BlockGATConv
     config_defaults: ClassVar[dict[str, Any]] = {"activation": "elu"}
 
     heads: OneOrMore = 8

@@ -132,16 +132,18 @@ def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel
             f"{told} returned a {type(model).__name__}, not a model",
             "the entry point must return a gnntrain GNN or HeteroGNN, or a torch.nn.Module",
         )
+    if any(isinstance(part, HeteroGNN) for part in model.modules()):
+        raise UserError(
+            f"{told} holds a model of gnntrain, which computes on blocks, not on an edge_index.",
+            "Take PyG's model in its place, or let the entry point return gnntrain's itself.",
+        )
     embedding_channels = getattr(config, "embedding_channels", 128)
     if any(map(is_lazy, model.parameters())):  # they get their shapes from a row and an edge
-        was_training, edges = model.training, torch.zeros(2, 1, dtype=torch.int64)
-        widths = schema.num_features.items()
+        edges, widths = torch.zeros(2, 1, dtype=torch.int64), schema.num_features.items()
         x = {t: torch.zeros(1, width or embedding_channels) for t, width in widths}
+        typed = x, dict.fromkeys(schema.edge_types, edges)
         with torch.no_grad():
-            if is_typed:
-                model.eval()(x, dict.fromkeys(schema.edge_types, edges))
-            else:
-                model.eval()(x[schema.target], edges)
-        model.train(was_training)
+            model.eval()(*typed if is_typed else (x[schema.target], edges))
+        model.train()
     types = schema if is_typed else None
     return PlainModel(model, name, out_channels, types, embedding_channels)

@@ -99,7 +99,7 @@ def try_cases(cases: Sequence[Case], device: str) -> dict[Case, Outcome]:
         )
         reports = [json.loads(line) for line in done.stdout.splitlines()]
         outcomes = [Outcome(*report) for report in reports if isinstance(report, list)]
-        if (status := done.returncode) != 0:
+        if (status := done.returncode) != 0 or not outcomes:
             ending = signal.Signals(-status).name if status < 0 else f"exit code {status}"
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             fault = ": ".join([f"ends its process: {ending}", *last])[:300]
@@ -118,8 +118,7 @@ def child(device_name: str, cases: str) -> None:
     """Try cases, up to a fault: after an illegal access, for example, a process can compute
     nothing. A line of JSON names each example that begins, another one says how each case ended.
 
-    The process is ended by a signal if an example hangs, and by a broken pipe if its parent has
-    ended.
+    A signal ends the process if an example hangs, a broken pipe if its parent has ended.
     """
     signal.alarm(EXAMPLE_SECONDS)
     torch.set_num_threads(1)

@@ -39,8 +39,7 @@ def kernel_choice(
     are replaced.
 
     The parent of a run calls this before its ranks start, and before it writes anything; of a run
-    that a launcher has started, every process does, with their `rendezvous`. CUDA does not start
-    here.
+    that a launcher has started, every process does, with their `rendezvous`; CUDA stays unused.
 
     Raises:
         UserError: `compute.kernels=triton`, but a kernel fails the self-check.

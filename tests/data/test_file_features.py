@@ -130,11 +130,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
     "a labels file without labels": (
         {}, {"labels": nodes()}, {}, ["f0: labels.csv has labels of this name"],
     ),
-    "places": (
-        {"county": IDS}, {}, {}, ["county", "'n0'", "ignore=[county]", "categorical=[county]"],
-    ),
-    "several columns of text": (
-        {"my place": IDS, "day": IDS}, {}, {}, ['dataset.ignore=["my place",day]'],
+    "columns of text": (
+        {"my place": IDS, "day": IDS}, {}, {},
+        ["'n0'", 'dataset.ignore=["my place",day]', 'dataset.categorical=["my place",day]'],
     ),
     "a decimal comma": (
         {},
@@ -142,12 +140,13 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
          "labels": pd.DataFrame({"id": IDS, "label": LABELS}).to_csv(index=False, sep=";")}, {},
         ["Set dataset.decimal=','."],
     ),
-    **{f"an unknown name of {key}": ({"county": 1.0}, {}, {key: ["contry", "q*"]},
-                                     [f"dataset.{key}", "mean county?", "q*"])
-       for key in ("feature_columns", "ignore", "categorical")},
+    "an unknown name": (
+        {"county": 1.0}, {}, {"feature_columns": ["contry", "q*"]},
+        ["dataset.feature_columns", "mean county?", "q*"],
+    ),
     **{f"names of an array, {key}": ({}, {"features": None, "features.npy": np.eye(8)}, {key: "a"},
                                      [f"dataset.{key}=a"])
-       for key in ("feature_columns", "ignore", "categorical")},
+       for key in ("feature_columns", "ignore")},
     "an id that is left out": ({}, {}, {"ignore": "id", "id_column": "id"}, ["dataset.id_column"]),
     "an infinite number": (
         {"a": ["1", "2", "", "inf", *"5678"]}, {}, {"missing": "mean"},

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
-import pickle
 import zipfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -448,11 +446,6 @@ def npz(member: bytes) -> bytes:
     return file.getvalue()
 
 
-class Evil:
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-        return (eval, ("1/0",))
-
-
 CSR: dict[str, Any] = {
     "format": np.array(b"csr"),
     "data": np.ones(2),
@@ -538,7 +531,6 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         {"features.npz": npz(npy((4, 1)).replace(b"'shape': (4, 1)", b"'shape': (((4,1"))}, {},
         ["header is broken"],
     ),
-    "code in pt": ({"features.pt": pickle.dumps(Evil())}, {}, ["cannot be read"]),
     **{
         f"no {suffix}": ({f"features.{suffix}": b"ARROW1\0\0 and no more {"}, {}, [f"s.{suffix}"])
         for suffix in ("arrow", "jsonl")

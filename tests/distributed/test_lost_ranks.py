@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from gnntrain.errors import RESTART_CODE
-from scripts.cluster.machines import Machines, Unavailable
+from scripts.cluster.machines import Machines
 from tests.processes import wait_until
+from tests.test_machines import two_machines
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +33,7 @@ _OPTIONS += ["trainer.eval_every=5", "checkpoint.every_steps=5", f"distributed.t
 
 @pytest.fixture
 def machines() -> Iterator[Machines]:
-    try:
-        made = Machines(2)
-    except Unavailable as reason:
-        pytest.skip(f"network namespaces are not allowed here: {reason}")
-    with made:
+    with two_machines() as made:
         yield made
 
 
@@ -82,11 +79,12 @@ class Job:
 
     def wait_for(self, epochs: int) -> dict[int, psutil.Process]:
         """The ranks, once so many epochs are done."""
-        deadline = time.monotonic() + 100
-        while self.num_epochs() < epochs or len(self.ranks()) < 2:
-            assert time.monotonic() < deadline
+
+        def is_reached() -> bool:
             assert all(agent.poll() is None for agent in self.agents)
-            time.sleep(0.1)
+            return self.num_epochs() >= epochs and len(self.ranks()) == 2
+
+        wait_until(is_reached, 100)
         return self.ranks()
 
     def printed(self, seconds: float) -> list[str]:

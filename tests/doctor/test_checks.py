@@ -234,13 +234,6 @@ def test_the_findings_as_json(
     assert len(found) == 2
 
 
-def test_mistakes_in_the_configuration_are_told_as_for_training(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["doctor", "trainer.gpus=-1", "modle=x"]) == 2
-    assert "2 mistakes" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("kind", "count"), [("cuda", 2), ("mps", 1), ("xpu", 1)])
 def test_gpus_of_any_kind_are_listed(
     kind: str, count: int, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,6 @@ import gzip
 import io
 import struct
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -25,7 +24,7 @@ from gnntrain.data.features import prepared_features
 from gnntrain.data.graph import GraphData, NodeData
 from gnntrain.data.read.files import FilesBuilder
 from tests.data.files import save
-from tests.fuzz.mutations import damaged
+from tests.fuzz.mutations import archive, damaged, repacked
 from tests.fuzz.surface import Surface
 
 Array = npt.NDArray[Any]
@@ -120,32 +119,10 @@ _npys = st.tuples(
 ).map(_npy)
 
 
-def _archive(members: Mapping[str, bytes], *, packed: bool) -> bytes:
-    file = io.BytesIO()
-    how = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
-    with zipfile.ZipFile(file, "w", how) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return file.getvalue()
-
-
 _MEMBERS = ("x.npy", "y.npy", "edge_index.npy", "ids.npy", "train.npy", "val.npy", "x", "../x.npy")
 _npzs = st.tuples(st.dictionaries(st.sampled_from(_MEMBERS), _npys, max_size=3), st.booleans()).map(
-    lambda drawn: _archive(drawn[0], packed=drawn[1])
+    lambda drawn: archive(drawn[0], packed=drawn[1])
 )
-
-
-def _repacked(content: bytes) -> SearchStrategy[bytes]:
-    """An archive with one member damaged and all checksums right."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-
-    def with_damaged(name: str) -> SearchStrategy[bytes]:
-        return damaged(members[name]).map(
-            lambda changed: _archive(members | {name: changed}, packed=False)
-        )
-
-    return st.sampled_from(sorted(members)).flatmap(with_damaged)
 
 
 _odd_arrays = st.tuples(
@@ -175,7 +152,7 @@ def _one(role: str) -> SearchStrategy[File]:
     archives = [file for file in right if file[2][:2] == b"PK"]
     return st.one_of(
         st.sampled_from(right).flatmap(lambda file: named(file[1], damaged(file[2]))),
-        st.sampled_from(archives).flatmap(lambda file: named(file[1], _repacked(file[2]))),
+        st.sampled_from(archives).flatmap(lambda file: named(file[1], repacked(file[2]))),
         named(".csv", _tables),
         named(".npy", _npys | _odd_arrays),
         named(".npz", _npzs),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -48,6 +50,27 @@ def _edited(base: bytes, edits: list[Edit]) -> bytes:
         else:
             content[at : at + length] = bytes(reversed(part))
     return bytes(content)
+
+
+def archive(members: Mapping[str, bytes], *, packed: bool = False) -> bytes:
+    file = io.BytesIO()
+    how = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(file, "w", how) as opened:
+        for name, content in members.items():
+            opened.writestr(name, content)
+    return file.getvalue()
+
+
+def repacked(content: bytes, endings: tuple[str, ...] = ("",)) -> SearchStrategy[bytes]:
+    """An archive with one member, whose name ends so, damaged and all checksums right."""
+    with zipfile.ZipFile(io.BytesIO(content)) as opened:
+        members = {name: opened.read(name) for name in opened.namelist()}
+
+    def with_damaged(name: str) -> SearchStrategy[bytes]:
+        return damaged(members[name]).map(lambda changed: archive(members | {name: changed}))
+
+    names = sorted(name for name in members if name.endswith(endings))
+    return st.sampled_from(names).flatmap(with_damaged)
 
 
 NASTY_VALUES: tuple[Any, ...] = (

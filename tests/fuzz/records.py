@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +24,7 @@ from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.run_store import ModelSignature, model_signature, open_run_store
 from gnntrain.training.checkpoint import load_last
-from tests.fuzz.mutations import damaged, mistaken
+from tests.fuzz.mutations import damaged, mistaken, repacked
 from tests.fuzz.surface import Surface
 from tests.graphs import random_graph, stored
 from tests.training.test_trainer import make_trainer
@@ -186,20 +185,8 @@ def _checkpoint_reader(store: StoredGraph, folder: Path) -> Read:
 def _checkpoint_inputs(folder: Path) -> SearchStrategy[Any]:
     right = (folder / "last.pt").read_bytes()
     state = torch.load(folder / "last.pt", weights_only=True)
-    with zipfile.ZipFile(folder / "last.pt") as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-
-    def repacked(changed: tuple[str, bytes]) -> bytes:
-        """A member damaged, with all checksums right."""
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, content in (members | dict([changed])).items():
-                archive.writestr(name, content)
-        return file.getvalue()
-
-    member = st.sampled_from([name for name in members if name.endswith(("data.pkl", "version"))])
-    broken = member.flatmap(lambda name: st.tuples(st.just(name), damaged(members[name])))
-    return damaged(right) | broken.map(repacked) | mistaken(state).filter(_is_savable)
+    members = repacked(right, ("data.pkl", "version"))
+    return damaged(right) | members | mistaken(state).filter(_is_savable)
 
 
 def _is_savable(state: Any) -> bool:

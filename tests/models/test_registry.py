@@ -47,6 +47,10 @@ def make_typed(schema: GraphSchema, out_channels: int) -> nn.Module:
     return made
 
 
+def make_wrapped(in_channels: int, out_channels: int) -> nn.Module:
+    return nn.Sequential(SAGE(in_channels, out_channels))
+
+
 def make_nothing(in_channels: int, out_channels: int) -> str:
     return f"{in_channels} {out_channels}"
 
@@ -57,6 +61,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
         "own-sage": f"{__name__}:make_sage",
         "typed": f"{__name__}:make_typed",
         "nothing": f"{__name__}:make_nothing",
+        "wrapped": f"{__name__}:make_wrapped",
         "gone": "no_such_package:Model",
         "renamed": f"{__name__}:no_such_name",
     }
@@ -200,6 +205,7 @@ def test_a_plugin_of_one_type_refuses_a_typed_graph() -> None:
     [
         ("own-sage", {"widht": 4}, r"does not take model.options=\{'widht': 4\}"),
         ("nothing", {}, "returned a str, not a model"),
+        ("wrapped", {}, "computes on blocks"),
         ("gone", {}, "No module named 'no_such_package'"),
         ("renamed", {}, "cannot be imported"),
     ],

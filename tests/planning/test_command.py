@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnntrain.cli import main
+from tests.processes import environment, wait_until
 
 
 def test_the_command_writes_json_and_leaves_nothing_behind(
@@ -31,14 +31,11 @@ def test_the_command_writes_json_and_leaves_nothing_behind(
 def test_ctrl_c_leaves_nothing_behind(small: list[str], tmp_path: Path) -> None:
     slow = ["model.hidden_channels=4096", "trainer.batch_size=100"]
     command = [sys.executable, "-m", "gnntrain", "plan", *small, *slow]
-    root = str(Path(__file__).parents[2])
     process = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, start_new_session=True,
+        command, cwd=tmp_path, env=environment(), start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".gnntrain-plan-*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: list(tmp_path.glob(".gnntrain-plan-*")))
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert list(tmp_path.iterdir()) == []

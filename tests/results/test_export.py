@@ -20,20 +20,19 @@ from gnntrain.config import (
     ModelConfig,
     RunConfig,
     TrainerConfig,
-    from_dict,
 )
 from gnntrain.data.graph import EDGE
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError
 from gnntrain.inference import infer
-from gnntrain.models import GNN, AnyModel, build_model
+from gnntrain.models import GNN, AnyModel
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import train
 from gnntrain.tasks import NodeRegression
 from tests.graphs import random_graph, stored
 from tests.packages import install
-from tests.results.runs import agree_without_us, logits_of, run_of, write_run
+from tests.results.runs import agree_without_us, any_run_of, logits_of, run_of
 
 HEADS = {"heads": 2, "output_heads": 2}
 VARIANTS: list[dict[str, Any]] = [
@@ -173,11 +172,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def plugin_run(path: Path, store: StoredGraph, name: str) -> AnyModel:
-    options = {"name": name, "options": {"width": 4}}
-    config = from_dict({"model": options, "sampler": {"fan_outs": [5, 5]}})
-    model = build_model(config.model, store.schema, store.num_outputs)
-    write_run(path, store, config, model)
-    return model
+    return any_run_of(path, store, {"name": name, "options": {"width": 4}})
 
 
 @pytest.mark.usefixtures("package")

@@ -12,21 +12,19 @@ import pandas as pd
 import pytest
 import torch
 
-from gnntrain.build import build_model, build_task
-from gnntrain.config import from_dict, model_names
-from gnntrain.data.build import write_store
-from gnntrain.data.graph import EdgeData, Graph, GraphData, PrepareOptions
+from gnntrain.config import model_names
+from gnntrain.data.graph import EdgeData, Graph, GraphData
 from gnntrain.data.store import StoredGraph
-from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.inference import load_best
 from gnntrain.loading.features import rows_of
 from gnntrain.models import HeteroGNN
 from gnntrain.results.prediction import predict
+from tests.graphs import stored
 from tests.hetero_graphs import SIZES, random_hetero_data
 from tests.models.hetero_blocks import full_hetero_block
 from tests.packages import install
-from tests.results.runs import write_run
+from tests.results.runs import any_run_of
 
 MODELS: list[dict[str, Any]] = [{"name": "rgcn", "num_bases": 2}, {"name": "hgt", "heads": 2}]
 
@@ -43,17 +41,11 @@ def with_ids() -> GraphData:
 
 def run_of(folder: Path, model: dict[str, Any]) -> tuple[StoredGraph, HeteroGNN]:
     """The run `folder/run` about a stored graph, and its model of random weights."""
-    options = PrepareOptions(normalize_features=True)
-    graph = write_store(folder / "store", with_ids(), options, {"dataset": "typed"})
-    assert isinstance(graph, StoredGraph)
+    graph = stored(folder / "store", with_ids(), normalize_features=True)
     dataset = {"name": "files", "store_dir": str(folder / "stores"), "normalize_features": True}
     keys = {"hidden_channels": 8} if model["name"] in model_names() else {}
-    config = from_dict(
-        {"model": keys | model, "dataset": dataset, "trainer": {"gpus": 0}}, saved=True
-    )
-    made = build_model(config, build_task(config, graph), graph, DistributedContext())
+    made = any_run_of(folder / "run", graph, keys | model, dataset=dataset, trainer={"gpus": 0})
     assert isinstance(made, HeteroGNN)
-    write_run(folder / "run", graph, config, made)
     return graph, made.eval()
 
 

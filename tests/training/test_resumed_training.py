@@ -17,7 +17,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError
 from gnntrain.models.embedding import EmbeddingTable, embedding_tables
 from gnntrain.training.checkpoint import load_checkpoint, load_last
-from gnntrain.training.records import StepProgress
+from gnntrain.training.records import EpochRecord, Pruned, StepProgress
 from gnntrain.training.trainer import Trainer
 from tests.evaluators import layerwise
 from tests.graphs import stored
@@ -161,39 +161,58 @@ def make_typed(
     *,
     context: DistributedContext | None = None,
     sampler: str = "neighbor",
+    num_train: int = 20,
+    listeners: tuple[Recorder, ...] = (),
     **keys: Any,
 ) -> Trainer:
     context = context or DistributedContext()
     folder.mkdir(exist_ok=True)
     data = random_hetero_data()
+    data.splits = {**data.splits, "train": data.splits["train"][:num_train]}
     data.nodes["author"].features = None  # as those of venues
     trained = {"lr": 0.05, "epochs": 3, "batch_size": 6 // context.world_size, **keys}
     drawn = {"fan_outs": [3, 3]} if sampler == "neighbor" else {}
     model = {"name": "rgcn", "hidden_channels": 8, "dropout": 0.0, "norm": "none"}
     config = from_dict({"model": model, "sampler": {"name": sampler, **drawn}, "trainer": trained})
-    return trainer_of(config, hetero_graph(data), folder, context=context)
+    return trainer_of(config, hetero_graph(data), folder, context=context, listeners=listeners)
 
 
 def tables_of(trainer: Trainer) -> list[EmbeddingTable]:
     return [table for _, table in embedding_tables(trainer.model)]
 
 
-RANKS: list[dict[str, Any]] = [{"clip_norm": 0.1, "optimizer": "adamw"}, {"sampler": "full"}]
+class PrunesAfterTwo(Recorder):
+    """Says after the second epoch that the run is hopeless."""
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        if record.epoch == 2:
+            raise Pruned
+
+
+RANKS: dict[str, dict[str, Any]] = {
+    "clipped": {"clip_norm": 0.1, "optimizer": "adamw"},
+    "full": {"sampler": "full"},
+    "weighted": {"class_weights": "balanced", "label_smoothing": 0.1},
+    "few": {"num_train": 7},  # the second step has a seed for one rank alone
+    "pruned": {"listeners": (PrunesAfterTwo(),)},
+}
 
 
 def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
     folder = payload["folder"]
-    for keys in RANKS:
+    for name, keys in RANKS.items():
         trainer = make_typed(folder / "same", context=context, **keys)
         trainer.fit()
+        assert trainer.result.records[-1].time["all_reduce"] > 0
+        assert trainer.result.is_pruned == (name == "pruned")
         weights = trainer.model.state_dict()
         assert all(
-            torch.equal(weights[name], weight)
+            torch.equal(weights[key], weight)
             for own in context.gather(weights)
-            for name, weight in own.items()
+            for key, weight in own.items()
         )
         if context.is_main:
-            torch.save(outcome(trainer), folder / "-".join(["two", *keys]))
+            torch.save(outcome(trainer), folder / f"two {name}")
     store = StoredGraph.open(payload["store"])
     trainer = resumed(store, folder / "run", context=context, dropout=0)
     trainer.fit()
@@ -206,14 +225,14 @@ def test_two_ranks_agree_and_go_on_as_one_within_1e_4(store: StoredGraph, tmp_pa
     interrupted(stopped)
     payload = {"store": store.path, "folder": tmp_path}
     launch(fit_rank, payload, LaunchPlan(2, "cpu", 1, 60), tmp_path)
-    alone = {"-".join(["two", *keys]): make_typed(tmp_path / "alone", **keys) for keys in RANKS}
-    alone["two gone on"] = make(store, tmp_path / "whole", dropout=0)
+    alone = {name: make_typed(tmp_path / "alone", **keys) for name, keys in RANKS.items()}
+    alone["gone on"] = make(store, tmp_path / "whole", dropout=0)
     for name, trainer in alone.items():
         trainer.fit()
-        records, _, weights = torch.load(tmp_path / name)
+        records, _, weights = torch.load(tmp_path / f"two {name}")
         losses = [record[2] for record in records]
         assert losses == pytest.approx([r.train_loss for r in trainer.result.records], rel=1e-4)
-        close = 1e-4 if name == "two gone on" else 1e-3
+        close = 1e-4 if name == "gone on" else 1e-3
         for key, weight in outcome(trainer)[2].items():
             torch.testing.assert_close(weights[key], weight, rtol=close, atol=close / 10)
 

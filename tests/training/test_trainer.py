@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from gnntrain.config import CheckpointConfig, TrainerConfig
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Interrupted, RunError, UserError
 from gnntrain.loading.loader import Loader, SeedPlan
 from gnntrain.models import GAT, GCN, GNN, SAGE, GATv2
@@ -25,7 +24,7 @@ from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import CheckpointWriter, State
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.optimizer import build_optimizer, build_schedule
-from gnntrain.training.records import EpochRecord, Pruned, RunInfo, StepProgress, Summary
+from gnntrain.training.records import EpochRecord, RunInfo, StepProgress, Summary
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer
 from gnntrain.training.update import compiled
@@ -97,82 +96,9 @@ def make_trainer(
     )
 
 
-def fit(context: DistributedContext, job: dict[str, Any]) -> tuple[list[float], list[Tensor]]:
-    """Losses and weights of three epochs."""
-    store = StoredGraph.open(job["store"])
-    model = SAGE(store.num_features, store.num_outputs, hidden_channels=8)
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    trainer = make_trainer(
-        store,
-        context,
-        batch_size=job["global_batch"] // context.world_size,
-        model=model,
-        kind=job["kind"],
-        task=NodeClassification(store, **job.get("task", {})),
-        listeners=(PrunesAfter(job["prune"]),) if "prune" in job else (),
-        epochs=3,
-        clip_norm=1.0,
-    )
-    losses = [record.train_loss for record in trainer.fit().records]
-    assert (trainer.result.records[-1].time.get("all_reduce", 0) > 0) == (context.world_size > 1)
-    assert trainer.result.is_pruned == ("prune" in job)
-    return losses, [p.detach().clone() for p in model.parameters()]
-
-
-class PrunesAfter(Recorder):
-    """Says after an epoch that the run is hopeless."""
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        super().on_epoch(record)
-        if record.epoch == self.epoch:
-            raise Pruned
-
-
-def fit_rank(context: DistributedContext, payload: dict[str, Any]) -> None:
-    fitted = {name: fit(context, job) for name, job in payload["jobs"].items()}
-    torch.save(fitted, payload["out"] / f"{context.world_size}-{context.rank}.pt")
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
     return stored(tmp_path_factory.mktemp("graph") / "store")
-
-
-@pytest.fixture(scope="module")
-def fitted(store: StoredGraph, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one rank and four give: all jobs in one launch, since ranks take long to start."""
-    folder = tmp_path_factory.mktemp("ranks")
-    few = random_graph()
-    few.splits = {**few.splits, "train": few.splits["train"][:2]}
-    # 30 train nodes in global batches of 8: the last one has 6, so 4 ranks get uneven shares
-    neighbor = {"store": store.path, "global_batch": 8, "kind": "neighbor"}
-    jobs = {
-        "neighbor": neighbor,
-        "full": neighbor | {"kind": "full"},
-        "weighted": neighbor | {"task": {"balanced": True, "label_smoothing": 0.1}},
-        "pruned": neighbor | {"prune": 2},
-        "few": neighbor | {"store": stored(folder / "few", few).path, "global_batch": 4},
-    }
-    fit_rank(DistributedContext(), {"jobs": jobs, "out": folder})
-    launch(fit_rank, {"jobs": jobs, "out": folder}, LaunchPlan(4, "cpu", 1, 60), folder)
-    return {rank: torch.load(folder / f"{rank}.pt") for rank in ("1-0", "4-0", "4-3")}
-
-
-@pytest.mark.parametrize("job", ["neighbor", "full", "weighted", "pruned", "few"])
-def test_four_ranks_give_the_same_losses_and_weights(fitted: dict[str, Any], job: str) -> None:
-    losses, weights = fitted["1-0"][job]
-    assert len(losses) == (2 if job == "pruned" else 3)
-    for rank in ("4-0", "4-3"):
-        other_losses, other_weights = fitted[rank][job]
-        assert other_losses == pytest.approx(losses, rel=1e-5)
-        for own, other in zip(weights, other_weights, strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
 
 
 def test_an_epoch_tells_where_its_time_went(store: StoredGraph) -> None:
