@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.config import Config, from_dict
-from gnntrain.config.problems import shown
+from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
@@ -33,21 +32,13 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     run = RunDirectory.open(config.trainer.init_from)
     trainer = config.trainer.model_copy(update={"init_from": str(run.path)})
     config = config.model_copy(update={"trainer": trainer})
-    saved = from_dict(run.config(), saved=True)
-    was, now = (getattr(one.dataset, "standardize", False) for one in (saved, config))
-    if was != now:
-        _log.warning(
-            "trainer.init_from=%s: its model was trained with dataset.standardize=%s, this one is "
-            "with %s: the weights are for features of another scale",
-            *(run.shown, shown(was), shown(now)),
-        )
     _, taken, fresh = _fitting(config, run, graph)
     if not any(weight.dim() > 1 for weight in taken.values()):
         raise UserError(
             f"trainer.init_from={run.shown}: none of its matrices fits this model, whose "
             f"{first_names(fresh)} have other names or shapes, or count other features or classes.",
             "Its config.yaml has the keys of model that it was trained with, among them "
-            f"model={saved.model.name}.",
+            f"model={run.config()['model']['name']}.",
         )
     if fresh:
         _log.warning(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -95,11 +94,14 @@ def train(
         if data is not None:
             # Validated as a whole: task.type affects the data set's keys.
             config = config.changed(dataset=object_dataset(config.dataset))
-        place = place or _place(config)
+        if place is None:
+            names = config.run.dir, config.run.name
+            folder = rundir.planned_run(*names, config.dataset.name, config.model.name)
+            place = RunPlace(Path(folder), names == (None, None))
         keys = config.run.if_exists, overrides, None if place.is_made_up else place.path
         begun = joint_run.begun_run(*keys, jobs, is_launched=rendezvous is not None)
         if begun is None:
-            return _run(config, place, None, overrides, shown, rendezvous, data, jobs)
+            return _run(config, place, overrides, shown, rendezvous, data, jobs)
         # The same command goes on with the run that it has begun; a completed one stays as it is.
         saved = from_dict(begun.config(), saved=True)
         config = config.model_copy(update={"run": saved.run})
@@ -117,7 +119,7 @@ def train(
             tell(rendezvous, "summary", summary)
             return summary
         _log.warning("The run %s is there, and goes on.", begun.shown)
-        return _run(config, place, begun, (), shown, rendezvous, data)
+        return _run(config, begun, (), shown, rendezvous, data)
 
 
 def saved_config(run_dir: str | Path) -> dict[str, Any]:
@@ -141,8 +143,7 @@ def resume(
     Args:
         run_dir: The run.
         config: The configuration to resume with; None: the run's own. If it names no data set, that
-            of the run stays. If its `run` keys name another directory, the run continues there, and
-            the old one is unchanged.
+            of the run stays.
         overrides, listener, progress: As for `train`.
 
     Raises:
@@ -168,22 +169,20 @@ def resume(
             config = config.model_copy(update={"dataset": dataset, "run": keys})
             if changed := checks.changed_meaning(saved, config):
                 raise ConfigError(changed)
-        return _run(config, _place(config), run, overrides, listener or progress, rendezvous)
+        return _run(config, run, overrides, listener or progress, rendezvous)
 
 
 def _run(
     config: Config,
-    place: RunPlace,
-    begun: RunDirectory | None,
+    place: RunPlace | RunDirectory,
     overrides: Sequence[str],
     listener: Connection | bool,
     rendezvous: Rendezvous | None,
     data: object = None,
     jobs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Train a new run at a place; or go on with one that was begun, at the place only where the
-    keys name another than its own."""
-    started = time.time()
+    """Train a new run at a place, or go on with one that was begun."""
+    started, begun = time.time(), place if isinstance(place, RunDirectory) else None
     # Of a configuration made in Python nothing was refused yet.
     contradicting = checks.contradictions(config, plugins=True)
     if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
@@ -218,24 +217,13 @@ def _run(
                 config = resolved_source(config, opened.store)
         joint_run.compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
-        saved = None if begun is None else from_dict(begun.config(), saved=True)
-        names = (config.run.dir, config.run.name)
-        if begun and saved and names == (saved.run.dir, saved.run.name):
-            run = begun
-            if config != saved:
+        if isinstance(place, RunDirectory):
+            run = place
+            if config != from_dict(run.config(), saved=True):
                 run.note_changes(config.to_dict(), overrides)
         else:
             plain, seed = config.to_dict(), config.trainer.seed
             run = RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
-            if begun is not None:  # its checkpoints and metrics go with it
-                try:
-                    for path in (*begun.checkpoints.glob("*.pt"), *begun.path.glob("metrics.*")):
-                        shutil.copyfile(path, run.path / path.relative_to(begun.path))
-                except OSError as error:
-                    reason = error.strerror or error
-                    raise RunError(f"{run.shown} cannot be written: {reason}") from error
-                checkpoint = checkpoint and run.checkpoints / checkpoint.name
-            stack.close()
             stack.enter_context(run.held())
         run.forget_summary()
         graph = opened.store.path, opened.reason, opened.seconds
@@ -263,12 +251,6 @@ def _last(run: RunDirectory) -> tuple[State, Path | None]:
             *(saved, "" if best is None else f" (the best so far: {best})", shown),
         )
     return state, checkpoint
-
-
-def _place(config: Config) -> RunPlace:
-    run, names = config.run, (config.dataset.name, config.model.name)
-    is_made_up = run.dir is None and run.name is None
-    return RunPlace(Path(rundir.planned_run(run.dir, run.name, *names)), is_made_up)
 
 
 def _train(

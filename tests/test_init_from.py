@@ -249,17 +249,6 @@ def test_weights_of_other_features_or_classes_begin_at_random_even_of_as_many(
         assert torch.equal(best("second")[name], expected)
 
 
-def test_features_of_another_scale_are_told(capfd: pytest.CaptureFixture[str]) -> None:
-    usual = [*QUICK, *write_people("first", "age,spent")]
-    assert main([*usual, "run.dir=first"]) == 0
-    capfd.readouterr()
-    assert main([*usual, "trainer.init_from=first", "run.dir=second"]) == 0
-    assert "init_from" not in capfd.readouterr().err
-    more = ["dataset.standardize=true", "trainer.init_from=first", "run.dir=third"]
-    assert main([*usual, *more]) == 0
-    assert "dataset.standardize" in capfd.readouterr().err
-
-
 def test_rows_that_were_learnt_for_other_nodes_begin_at_random(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,8 +27,6 @@ from gnntrain.app import overrides as syntax
 from gnntrain.config import (
     BuiltinConfig,
     Config,
-    MLflowConfig,
-    WandBConfig,
     changed_meaning,
     from_dict,
 )
@@ -44,15 +42,10 @@ _hydra = threading.RLock()  # Hydra's state is the process's
 
 
 def compose_config(
-    overrides: Sequence[str],
-    config_dirs: Sequence[Path] = (),
-    *,
-    config_path: Path | None = None,
-    config_name: str = "config",
-    for_here: bool = True,
+    overrides: Sequence[str], config_dirs: Sequence[Path] = (), *, for_here: bool = True
 ) -> Config:
     """The configuration that overrides ask for; see `Sources`, and its `compose`."""
-    return Sources(config_dirs, config_path, config_name).compose(overrides, for_here=for_here)
+    return Sources(config_dirs).compose(overrides, for_here=for_here)
 
 
 @dataclass(frozen=True)
@@ -174,8 +167,6 @@ def store_schema() -> None:
             store("_keys", section.model_dump(mode="json"), group)
     published = BuiltinConfig(name="reddit")  # which has no defaults of its own
     store("_published", {**published.model_dump(mode="json"), "name": "???"}, "dataset")
-    for name, options in (("wandb", WandBConfig()), ("mlflow", MLflowConfig())):
-        store(f"_{name}", {name: options.model_dump(mode="json")}, "logger")
 
 
 def recompose_config(

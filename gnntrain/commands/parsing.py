@@ -196,11 +196,11 @@ def _unknown(what: str, given: str, choices: Sequence[str]) -> UserError:
 
 
 def composed(arguments: argparse.Namespace, *, for_here: bool = True) -> Config:
-    """The configuration that the command line asks for; see `gnntrain.app.compose_config`."""
-    from gnntrain.app import compose_config
+    """The configuration that the command line asks for; see `gnntrain.app.Sources`."""
+    from gnntrain.app import Sources
 
-    own = {"config_path": arguments.config_path, "config_name": arguments.config_name}
-    return compose_config(arguments.overrides, arguments.config_dirs, for_here=for_here, **own)
+    sources = Sources(arguments.config_dirs, arguments.config_path, arguments.config_name)
+    return sources.compose(arguments.overrides, for_here=for_here)
 
 
 def help_text(name: str | None) -> str:

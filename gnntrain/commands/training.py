@@ -138,9 +138,9 @@ def resume(arguments: Namespace) -> int:
     """go on with a run from its last checkpoint, exactly
 
     RUN is a run directory, a name under runs/, or `latest`; or the folder of a sweep, whose trials
-    that never began, were interrupted or failed are trained. A run goes on in the same directory,
-    or with run.name=NAME or run.dir=DIR in a new one. Keys that say how long, how fast and where
-    may be changed (trainer.epochs, logger, distributed, ...).
+    that never began, were interrupted or failed are trained. A run goes on in its directory, or
+    in a copy of it. Keys that say how long, how fast and where may be changed (trainer.epochs,
+    logger, distributed, ...).
 
     examples:
       gnntrain resume latest

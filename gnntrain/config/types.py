@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from annotated_types import Predicate
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     GetPydanticSchema,
@@ -37,11 +35,6 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> JSON:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def name_in(keys: object, default: str) -> str:
-    """What the key `name` says."""
-    return str(keys.get("name", default)) if isinstance(keys, Mapping) else default
 
 
 def one_of(builtin: Callable[[], Sequence[str]], group: str) -> GetPydanticSchema:
@@ -101,13 +94,6 @@ def _path(value: object) -> object:
     return os.path.abspath(os.path.expanduser(text)) if text and isinstance(text, str) else text  # noqa: PTH100, PTH111
 
 
-def _edge_type(name: str) -> str:
-    parts = [part.strip() for part in re.split("[/,]", name)]
-    if len(parts) not in (1, 3) or not all(parts):
-        raise ValueError
-    return "/".join(parts)
-
-
 NUMBER = BeforeValidator(_number_of_text)
 """Takes a number as text too, since YAML reads `1e-3` as text."""
 
@@ -136,6 +122,8 @@ FolderName = Annotated[
     described("a folder's name (no slash, not latest)"),
 ]
 
+NoOptions = Annotated[JSON, Field(max_length=0), described("{}: it has no options")]
+
 Names = Annotated[
     tuple[Text, ...],
     Field(strict=False),  # a list will do
@@ -160,9 +148,8 @@ FanOuts = Annotated[
 """In-neighbours a node, the hop next to the seeds first; -1 takes all."""
 
 TypedFanOuts = Annotated[
-    FanOuts
-    | Annotated[dict[Annotated[str, AfterValidator(_edge_type)], FanOuts], Field(min_length=1)],
+    FanOuts | Annotated[dict[str, FanOuts], Field(min_length=1)],
     described("a list of integers >= 1 or -1 (all), or one by edge type"),
 ]
 """The same fan-outs for all edge types; or by edge type, and `default` for all others. An edge type
-is `author/writes/paper`, `author,writes,paper` or the relation alone, `writes`."""
+is `author/writes/paper` or the relation alone, `writes`."""

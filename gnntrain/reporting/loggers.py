@@ -158,7 +158,7 @@ class TensorBoardLogger(Logger):
 
 
 class WandbLogger(Logger):
-    """Weights & Biases. Options: ``project``, ``entity``, ``mode`` (``WANDB_MODE`` if None)."""
+    """Weights & Biases. Options: arguments of ``wandb.init``."""
 
     name = "wandb"
 
@@ -183,21 +183,23 @@ class WandbLogger(Logger):
 
 
 class MlflowLogger(Logger):
-    """MLflow. Options: ``experiment``; ``tracking_uri`` (``MLFLOW_TRACKING_URI`` if None)."""
+    """MLflow. Options: ``experiment``, ``tracking_uri``, and arguments of ``mlflow.start_run``."""
 
     name = "mlflow"
 
     def on_start(self, info: RunInfo) -> None:
         """Start a run of MLflow with the configuration, or resume the one of this run directory."""
         self._mlflow: Any = importlib.import_module("mlflow")
-        mlflow = self._mlflow
-        if self.options.get("tracking_uri") is not None:
-            mlflow.set_tracking_uri(self.options["tracking_uri"])
+        mlflow, options = self._mlflow, dict(self.options)
+        experiment, address = options.pop("experiment", None), options.pop("tracking_uri", None)
+        if address is not None:
+            mlflow.set_tracking_uri(address)
         if (kept := self._tracked()) is not None:
             mlflow.start_run(run_id=kept)
             return  # it has its parameters, and MLflow refuses to change one
-        mlflow.set_experiment(self.options.get("experiment"))
-        self._tracked(mlflow.start_run(run_name=self.run.name).info.run_id)
+        if experiment is not None:
+            mlflow.set_experiment(experiment)
+        self._tracked(mlflow.start_run(run_name=self.run.name, **options).info.run_id)
         parameters = [*flattened({**self.config, "run_info": info.facts}).items()]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
@@ -226,8 +228,6 @@ def build_loggers(
     """The loggers of a run, by their names and options; ``jsonl`` comes first, chosen or not: other
     commands read its file."""
     chosen = {"jsonl": None, **options}
-    if "csv" not in chosen:  # of the run before it was resumed: nothing would be added to it
-        (run.path / "metrics.csv").unlink(missing_ok=True)
     return [Guarded(LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
 
 

@@ -215,10 +215,10 @@ class _Reader:
         def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
             problems.extend(unknown_names(asked, there))
 
-        for part in (*spec.nodes.values(), *spec.mixed_nodes):
+        for part in spec.node_tables:
             if part.files and part.place not in tables:
                 tables[part.place] = open_nodes(self.files(part.place), part, part, options, bad)
-        mixed = [tables[part.place] for part in spec.mixed_nodes]
+        mixed = [] if spec.mixed is None else [tables[spec.mixed.place]]
         for part in (*spec.nodes.values(), *spec.types.values()):
             within = [tables[part.place]] if part.place in tables else mixed
             label, split = part.label, part.split
@@ -244,8 +244,8 @@ class _Reader:
             for own, there in ((label, of_labels), (split, of_split)):
                 if there and own.id is not None and own.id != NO_ID:
                     check([(own.key("id"), own.id)], *there)
-        for part in spec.mixed_nodes:
-            check(part.asked(), tables[part.place])
+        if spec.mixed is not None:
+            check(spec.mixed.asked(), *mixed)
         for edges in spec.edges:
             if edges.place not in tables and not is_array_file(self.files(edges.place)[0]):
                 tables[edges.place] = open_edges(self.files(edges.place), edges, options, bad)
@@ -258,14 +258,10 @@ class _Reader:
         spec, specs, labelled = self.spec, self.specs, self.labelled
         specs |= spec.nodes
         tables = {name: self.tables[part.place] for name, part in specs.items() if part.files}
-        for mixed in spec.mixed_nodes:
-            by_type = nodes_by_type(self.tables[mixed.place], mixed, self.options, self.bad)
+        if spec.mixed is not None:
+            table = self.tables[spec.mixed.place]
+            by_type = nodes_by_type(table, spec.mixed, self.options, self.bad)
             for name, (table, part) in by_type.items():
-                if name in specs:
-                    raise UserError(
-                        f"{spec.schema}: node type {name} is in two tables of nodes.",
-                        "Give the tables as files of one entry.",
-                    )
                 specs[name], tables[name] = part, table
         self.bad.report()
         # Of a table with a column of types, only now they are known.
