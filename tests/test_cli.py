@@ -94,7 +94,7 @@ class FakeRun(types.ModuleType):
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
+def run(monkeypatch: pytest.MonkeyPatch, here: Path) -> FakeRun:
     fake = FakeRun()
     # It imports the real gnntrain.run, so before that is replaced.
     monkeypatch.setattr("gnntrain.planning.plan.plan", fake.plan)
@@ -109,10 +109,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
     monkeypatch.setattr("gnntrain.doctor.checks.check_machine", lambda _: [])
     monkeypatch.setattr("gnntrain.doctor.gpu.check_kernels", lambda _: [])
     report = types.ModuleType("gnntrain.report.writing")
-    report.write_report = lambda *_: tmp_path  # type: ignore[attr-defined]
+    report.write_report = lambda *_: here  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, report.__name__, report)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # `clean` removes stores
     monkeypatch.delenv("GNNTRAIN_DEBUG", raising=False)
     return fake
 

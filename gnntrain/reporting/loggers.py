@@ -65,9 +65,8 @@ class Guarded(Listener):
             event(argument)
         except Exception as error:
             self._has_failed = True
-            name, reason = self._logger.name, f"{type(error).__name__}: {error}"
-            words = "the logger %s failed and is left out from now on: %s"
-            _log.warning(words, name, " ".join(reason.split()))
+            words = "the logger %s failed and is left out from now on: %s: %s"
+            _log.warning(words, self._logger.name, type(error).__name__, error)
 
 
 class TableLogger(Logger):
