@@ -125,22 +125,19 @@ def judged(
                 for path, its_value in flattened({f"{place}{key}": value}).items():
                     hint = _meant(path, top, keys)
                     found.append(Problem(prefix + path, shown(its_value), UNKNOWN, hint))
-        while True:
-            try:
-                made = kind.model_validate(known, context={"saved": saved})
-            except ValidationError as error:
-                wrong = {one["loc"][0] for one in error.errors(include_url=False)}
-                values = {key: known.pop(key) for key in [*known] if key in wrong}
-                if "name" in values and kind.names() and choices(key_schema(kind, "name")):
-                    # Which other keys there are is not known.
-                    values, known, found = {"name": values["name"]}, {}, []
-                found += (
-                    _wrong_value(kind, key, value, f"{prefix}{place}{key}")
-                    for key, value in values.items()
-                )
-            else:
-                problems.extend(found)
-                return made
+        try:
+            made = kind.model_validate(known, context={"saved": saved})
+        except ValidationError as error:
+            wrong = {one["loc"][0] for one in error.errors(include_url=False)}
+            values = {key: known.pop(key) for key in [*known] if key in wrong}
+            if "name" in values and kind.names() and choices(key_schema(kind, "name")):
+                # Which other keys there are is not known.
+                values, known, found = {"name": values["name"]}, {}, []
+            for key, value in values.items():
+                found.append(_wrong_value(kind, key, value, f"{prefix}{place}{key}"))
+            made = kind.model_validate(known, context={"saved": saved})
+        problems.extend(found)
+        return made
 
     return cast(AnySection, judge(kind, keys, "")), problems
 
