@@ -16,15 +16,8 @@ from typing import NamedTuple
 
 from pydantic._internal._docs_extraction import extract_docstrings_from_cls
 
-from gnntrain.config.models import (
-    HeteroLayeredConfig,
-    LayeredConfig,
-    StackConfig,
-    model_names,
-    model_section,
-)
-from gnntrain.config.schema import Config, DatasetConfig, FilesConfig, LoggerConfig
-from gnntrain.config.section import Section, choices, in_words, key_schema, section_class
+from gnntrain.config import Config, models, schema
+from gnntrain.config.section import Section, base_class, choices, in_words, key_schema
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 KEYS = Path(__file__).parents[1] / "gnntrain" / "commands" / "keys.json"
@@ -39,24 +32,25 @@ A key is set by `section.key=value`; a section's file is chosen by `section=name
 `model=gat`. Lists are written `[a,b]`, nothing as `null`. Every mistake is reported at once, before
 anything is loaded.
 """
-_COMMON: Mapping[str, Mapping[str, type[Section]]] = {
-    "dataset": {"every data set": DatasetConfig},
-    "model": {
-        "every model but `plugin`": StackConfig,
-        "models of graphs with one type": LayeredConfig,
-        "models of typed graphs": HeteroLayeredConfig,
-    },
-}
-_OPTIONS = {
+_KINDS: Mapping[str, Mapping[str, type[Section]]] = {
     "dataset": {
-        "`dataset=synthetic`, `synthetic_reddit`, `synthetic_products`": "synthetic",
-        "`dataset=synthetic_mag`": "synthetic_mag",
-        "published data sets": "cora",
-        "`dataset=files`": "files",
+        "every data set": schema.DatasetConfig,
+        "`dataset=synthetic`, `synthetic_reddit`, `synthetic_products`": schema.SyntheticConfig,
+        "`dataset=synthetic_mag`": schema.SyntheticMAGConfig,
+        "published data sets": schema.BuiltinConfig,
+        "`dataset=files`": schema.FilesConfig,
     },
-    "model": {f"`model={name}`": name for name in (*model_names(), "plugin")},
-    "sweep": {f"`sweep={name}`": name for name in ("basic", "optuna")},
+    "model": {
+        "every model but `plugin`": models.StackConfig,
+        "models of graphs with one type": models.LayeredConfig,
+        "models of typed graphs": models.HeteroLayeredConfig,
+        **{
+            f"`model={name}`": models.model_section(name)
+            for name in (*models.model_names(), "plugin")
+        },
+    },
 }
+"""The classes of a section by the titles of their tables: common ones first, options in quotes."""
 _BAR = "\\|"  # one that ends no cell
 _ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
@@ -74,41 +68,31 @@ class Key(NamedTuple):
 def meanings(kind: type[Section]) -> dict[str, str]:
     """What each key of a class means: the docstring below it, or that of a model's argument, or of
     the class of the section."""
-    found: dict[str, str] = {}
-    for key in kind.model_fields:
-        section = section_class(kind, key, {})
-        found |= {key: str(section.__doc__)} if section is not None else {}
+    sections = ((key, base_class(kind, key)) for key in kind.model_fields)
+    found = {key: str(section.__doc__) for key, section in sections if section is not None}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("gnntrain.config"):
             found |= extract_docstrings_from_cls(base, use_inspect=True)
-    name = kind.model_fields["name"].default if "name" in kind.model_fields else None
-    if issubclass(kind, StackConfig) and kind not in _COMMON["model"].values():
-        found |= dict(_ARGUMENT.findall(model_section(name).docstring))
+    if issubclass(kind, models.StackConfig):
+        found |= dict(_ARGUMENT.findall(kind.docstring))
     return {key: " ".join(cleandoc(text).split()) for key, text in found.items()}
 
 
 def tables() -> Iterator[tuple[str, str, type[Section], list[Key]]]:
     """(section, title, class, the keys that no common table of the section has) of every class."""
-    for section in Config.model_fields:
-        common = _COMMON.get(section, {})
-        kinds = [(title, section, kind) for title, kind in common.items()]
-        for title, name in _OPTIONS.get(section, {}).items():
-            found = section_class(Config, section, {"name": name})
-            kinds += [(title, section, found)] if found is not None else []
-        for name in LoggerConfig.model_fields if section == "logger" else ():
-            found = section_class(LoggerConfig, name, {})
-            kinds += [(f"`{name}`", f"logger.{name}", found)] if found is not None else []
+    for section, keys_of_default in Config():
         told: list[Key] = []
-        for title, prefix, kind in kinds or [("", section, type(getattr(Config(), section)))]:
+        for title, kind in _KINDS.get(section, {"": type(keys_of_default)}).items():
             said, keys = meanings(kind), []
             for name, field in kind.model_fields.items():
-                schema = key_schema(kind, name)
-                accepts, default = in_words(schema), field.get_default(call_default_factory=True)
-                keys.append(Key(f"{prefix}.{name}", said[name], accepts, choices(schema), default))
+                if name == "name" and section in Config.named and kind is not schema.FilesConfig:
+                    continue  # the title says it
+                values = key_schema(kind, name)
+                default = field.get_default(call_default_factory=True)
+                words = (said[name], in_words(values), choices(values))
+                keys.append(Key(f"{section}.{name}", *words, default))
             keys = [key for key in keys if key not in told]
-            if section in Config.named and kind is not FilesConfig:  # the title says the name
-                keys = [key for key in keys if key.name != f"{section}.name"]
-            told += keys if title in common else []
+            told += () if title.startswith("`") else keys
             yield section, title, kind, keys
 
 
@@ -119,10 +103,8 @@ def page() -> str:
         if section != before:
             parts.append(f"\n## {section}\n\n{said[section]}\n")
         before = section
-        if title and (keys or section == "logger"):
-            of_logger = meanings(LoggerConfig).get(title.strip("`"))
-            summary = of_logger or str(kind.__doc__).splitlines()[0]
-            parts.append(f"\n### {section}: {title}\n\n{summary}\n")
+        if title and keys:
+            parts.append(f"\n### {section}: {title}\n\n{str(kind.__doc__).splitlines()[0]}\n")
         if keys:
             parts.append("\n| key | meaning | value | default |\n|-|-|-|-|\n")
         for key in keys:
@@ -139,8 +121,7 @@ def listed() -> str:
             if key.name == f"{section}.name" and section != "run":
                 continue  # `section=name` chooses it
             takes_files = "path" in key.accepts or "text" in key.accepts
-            words = (*found.get(key.name, []), *(() if takes_files else key.choices))
-            found[key.name] = list(dict.fromkeys(words))
+            found.setdefault(key.name, [] if takes_files else key.choices)
     lines = (f"{json.dumps(key)}: {json.dumps(values)}" for key, values in found.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -27,8 +27,6 @@ from gnntrain.app import overrides as syntax
 from gnntrain.config import (
     BuiltinConfig,
     Config,
-    MLflowConfig,
-    WandBConfig,
     changed_meaning,
     from_dict,
 )
@@ -169,8 +167,6 @@ def store_schema() -> None:
             store("_keys", section.model_dump(mode="json"), group)
     published = BuiltinConfig(name="reddit")  # which has no defaults of its own
     store("_published", {**published.model_dump(mode="json"), "name": "???"}, "dataset")
-    for name, options in (("wandb", WandBConfig()), ("mlflow", MLflowConfig())):
-        store(f"_{name}", {name: options.model_dump(mode="json")}, "logger")
 
 
 def recompose_config(

@@ -195,8 +195,10 @@ def hydra_lines(override: Override, groups: Groups) -> list[str]:
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     if key in LIST_KEYS and any(isinstance(one, dict) for one in values):
         return [f"{key}=null", form]
-    # Keys that no YAML file may have: in a mapping, and those of another package's model.
-    is_open = isinstance(value, dict) or key.startswith("model.options.") or form[0] == "+"
+    # Keys that no YAML file may have: in a mapping, and those of another package's model or logger.
+    is_open = (
+        isinstance(value, dict) or key.startswith(("model.options.", "logger.")) or form[0] == "+"
+    )
     is_ours = not (is_hydras(override) or override.is_delete())
     return ["++" + form.lstrip("+")] if is_ours and is_open else [form]
 

@@ -14,7 +14,7 @@ from typing import Any
 from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import ConfigError, Problem, as_typed, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES
-from gnntrain.config.schema import Config, FilesConfig, SyntheticConfig, TrainerConfig
+from gnntrain.config.schema import Config, FilesConfig, TrainerConfig
 from gnntrain.config.section import Section, in_words, judged, key_schema
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
@@ -29,7 +29,6 @@ which they are wrong. `!a b` are all values but a and b."""
 _SERVED = {"distributed.servers": "!0", "distributed.graph": "partitioned"}  # some draw for others
 _TYPED = {"a model of typed graphs": "true"}  # the CPU draws, and a GPU caches no rows
 _TYPED_ALONE = {"a model of typed graphs, no shared rows": "true"}
-_NARROW = {"model.hidden_channels": "1 2"}  # little more than signs would be left of a row
 _REGRESSION = {"task.type": "node_regression"}
 _TRITON = ("sampler.backend", "triton", "auto or numba")
 _PINNED = ("sampler.topology", "resident pinned", "auto or host")
@@ -72,8 +71,6 @@ _CLASHES: Rules = {
     ("features.cache_ratio", "!null", "null"): _TYPED_ALONE,
     ("features.cache_bytes", "!null", "null"): _TYPED_ALONE,
     ("model.embedding_channels", "!null", "null"): {"model.featureless": "one_hot"},
-    ("model.norm", "layer", "none or batch"): _NARROW,
-    ("model.normalize", "true", "false"): _NARROW,
     ("trainer.gpus", "!auto 0", "0 or auto"): {"trainer.device": "cpu"},
     ("trainer.gpus", "0", "auto or a number above 0"): {"trainer.device": "!auto cpu"},
     ("trainer.warmup_epochs", "!0", "0"): {"trainer.scheduler": "plateau"},
@@ -239,31 +236,16 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem
         beside = ("sampler.fan_outs", "model.num_layers", "model.name")
         yield Problem(key, shown(value), expects, beside=beside)
 
-    # Numbers that do not fit others.
-    values, trainer, nodes = _values(config, facts), config.trainer, "dataset.num_nodes"
-    is_long = trainer.warmup_epochs > trainer.epochs
-    numbers = [(is_long, "trainer.warmup_epochs", "at most", "trainer.epochs")]
-    of_model = dict(model)
+    trainer, of_model = config.trainer, dict(model)
+    if trainer.warmup_epochs > trainer.epochs:
+        key, expects = "trainer.warmup_epochs", f"at most trainer.epochs={trainer.epochs}"
+        yield Problem(key, str(trainer.warmup_epochs), expects, beside=("trainer.epochs",))
     for name in ("heads", "num_blocks"):
-        divisor = of_model.get(name)
-        has_rest = divisor is not None and of_model["hidden_channels"] % divisor > 0
-        numbers.append((has_rest, f"model.{name}", "a divisor of", "model.hidden_channels"))
-    if isinstance(data, SyntheticConfig):
-        size, edges = data.num_nodes, data.num_edges
-        of_splits = sum(part or 0 for part in (data.num_train, data.num_val, data.num_test))
-        is_many = edges is not None and (edges > size * (size - 1) or edges % 2 == 1)
-        is_dense = edges is None and data.avg_degree > size - 1
-        both = "with num_val and num_test together at most"
-        numbers += [
-            (data.num_classes > size, "dataset.num_classes", "at most", nodes),
-            (of_splits > size, "dataset.num_train", both, nodes),
-            (is_dense, "dataset.avg_degree", "less than", nodes),
-            (is_many, "dataset.num_edges", "even, and at most all pairs of", nodes),
-        ]
-    for is_wrong, key, expects, other in numbers:
-        if is_wrong:
-            yield Problem(key, values[key], f"{expects} {other}={values[other]}", beside=(other,))
-    yield from _clashes(_CLASHES, values, facts)
+        divisor, width = of_model.get(name), of_model.get("hidden_channels")
+        if divisor is not None and width % divisor:
+            expects = f"a divisor of model.hidden_channels={width}"
+            yield Problem(f"model.{name}", str(divisor), expects, beside=("model.hidden_channels",))
+    yield from _clashes(_CLASHES, _values(config, facts), facts)
 
 
 def _values(config: Config, facts: Mapping[str, object]) -> dict[str, str]:

@@ -89,19 +89,13 @@ class TableSpec:
 class ColumnSpec(TableSpec):
     """Columns of labels or of splits: of the nodes' table, if they have no files of their own."""
 
-    columns: tuple[str, ...] | None = None  # None: recognised
+    column: tuple[str, ...] | None = None  # None: recognised
     id: str | None = None  # column of the node ids in these files, see `NodeSpec`
     ignore: tuple[str, ...] = ()  # columns of these files to leave out
-    parts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of splits: files of each one's node ids
+    # Of splits: files of each one's node ids.
+    parts: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        return (*(self.columns or ()), *([] if self.id is None else [self.id]))
-
-    def asked(self, *, labelled: bool = True) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        yield from ((self.key("column"), name) for name in self.columns or ())
+    _words = ("column", "id")
 
 
 @dataclass(frozen=True)
@@ -120,9 +114,8 @@ class NodeSpec(TableSpec):
     label: ColumnSpec = field(default_factory=lambda: ColumnSpec("label"))
     split: ColumnSpec = field(default_factory=lambda: ColumnSpec("split"))
     type: str | None = None
-    types: Mapping[str, NodeSpec] = field(
-        default_factory=dict
-    )  # what single types have of their own
+    # Of a table of several types: what single types have of their own.
+    types: Mapping[str, NodeSpec] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)  # why columns are no features
 
     _words = ("id", "type", "foreign_keys", "features", "categorical", "ignore")
@@ -131,7 +124,7 @@ class NodeSpec(TableSpec):
     def header(self) -> tuple[str, ...]:
         names = [name for _, name in self.asked()]
         for own in (self.label, self.split):
-            names += () if own.files else own.columns or ()
+            names += () if own.files else own.header
         names += [name for of_type in self.types.values() for name in of_type.header]
         return (*names, *self.id_names, *(TYPE_NAMES if self.name is None else ()))
 
@@ -158,20 +151,25 @@ class GraphSpec:
     """What a graph is read from. The keys of `dataset=files` have no `schema`: one type each."""
 
     nodes: Mapping[str, NodeSpec] = field(default_factory=dict)  # types with an entry of their own
-    mixed_nodes: tuple[NodeSpec, ...] = ()  # tables with a column of node types
+    mixed: NodeSpec | None = None  # in place of them: a table with a column of node types
     edges: tuple[EdgeSpec, ...] = ()
     reverse: bool = False
     schema: Path | None = None  # the file that says this
     plain: Mapping[str, Any] = field(default_factory=dict)  # and what it says
 
     @property
-    def types(self) -> dict[str, NodeSpec]:
-        """What single types of `mixed_nodes` have of their own."""
-        return {name: part for mixed in self.mixed_nodes for name, part in mixed.types.items()}
+    def node_tables(self) -> tuple[NodeSpec, ...]:
+        """The tables of nodes, and types without one."""
+        return (*self.nodes.values(), *([] if self.mixed is None else [self.mixed]))
+
+    @property
+    def types(self) -> Mapping[str, NodeSpec]:
+        """What single types of `mixed` have of their own."""
+        return {} if self.mixed is None else self.mixed.types
 
     def files(self, *, labelled: bool) -> dict[str, tuple[str, ...]]:
         """Names or patterns of files by their places; without labels and splits unless labelled."""
-        found = {part.place: part.files for part in (*self.nodes.values(), *self.mixed_nodes)}
+        found = {part.place: part.files for part in self.node_tables}
         for nodes in (*self.nodes.values(), *self.types.values()) if labelled else ():
             for own in (nodes.label, nodes.split):
                 found |= {own.place: own.files} if own.files else {}
@@ -205,7 +203,7 @@ def spec_of_files(
         file = getattr(config, place)
         files = (file,) if isinstance(file, str) else ()  # a split may be a number
         own_keys = {**keys, "column": f"dataset.{word}_column"}
-        return ColumnSpec(place, files, own_keys, columns=names, **own)
+        return ColumnSpec(place, files, own_keys, column=names, **(own if files else {}))
 
     split = config.split_column
     nodes = NodeSpec(
@@ -296,14 +294,14 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         """Labels or splits: in columns of the nodes' table, or in files of their own."""
         if not isinstance(value, dict):
             names = (value,) if isinstance(value, str) else value
-            return ColumnSpec(place, keys={"column": place}, columns=names)
+            return ColumnSpec(place, keys={"column": place}, column=names)
         meant = {nearest(str(word), (*_COLUMN_FILE, *_SPLIT_FILES)) for word in value}
         if place.endswith(".split") and not meant & _COLUMN_FILE.keys():
             parts = keys_of(place, value, _SPLIT_FILES, "train")
             return ColumnSpec(place, keys={"column": place}, parts=parts)
         keys = keys_of(place, value, _COLUMN_FILE, "file")
         return ColumnSpec(
-            place, (keys.get("file", ""),), columns=keys.get("column"), id=keys.get("id")
+            place, (keys.get("file", ""),), column=keys.get("column"), id=keys.get("id")
         )
 
     def nodes_of(place: str, by_name: JSON, kinds: Mapping[str, Any]) -> dict[str, NodeSpec]:
@@ -316,41 +314,35 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
             found[name] = replace(node_spec(name, key, config), **keys)
         return found
 
-    def tables(word: str) -> tuple[JSON, JSON]:
-        """Below nodes or edges: tables of one type by it, tables of several by their places."""
-        raw_tables = keys.get(word)
-        if isinstance(raw_tables, list):
-            return {}, {f"{word}[{at}]": one for at, one in enumerate(raw_tables)}
-        by_name = mapping(word, raw_tables)
-        is_mixed = isinstance(by_name.get("files"), str | list)
-        return ({}, {word: by_name}) if is_mixed else (by_name, {})
+    def is_mixed(tables: JSON) -> bool:
+        """Whether nodes or edges are in one table with a column of types."""
+        return isinstance(tables.get("files"), str | list)
 
+    raw = mapping("", raw)
     keys = keys_of("", raw, {"nodes": Any, "edges": Any, "reverse": bool})
-    of_one, of_several = tables("nodes")
-    nodes = nodes_of("nodes", of_one, {**_NODE_TABLE, **NODE_KEYS})
-    mixed_nodes: list[NodeSpec] = []
-    for key, table in of_several.items():
-        of_table = keys_of(key, table, _MIXED_NODES, "files")
-        types = mapping(f"{key}.types", of_table.pop("types", None))
-        types = nodes_of(f"{key}.types", types, NODE_KEYS)
-        mixed_nodes.append(NodeSpec(key, **of_table, types=types))
-    of_one, of_several = tables("edges")
-    edges = {
-        key: EdgeSpec(key, **keys_of(key, table, _MIXED_EDGES, "files"))
-        for key, table in of_several.items()
-    }
-    for name, table in of_one.items():
+    nodes, mixed, edges = dict[str, NodeSpec](), None, list[EdgeSpec]()
+    tables = mapping("nodes", keys.get("nodes"))
+    if is_mixed(tables):
+        of_table = keys_of("nodes", tables, _MIXED_NODES)
+        types = mapping("nodes.types", of_table.pop("types", None))
+        mixed = NodeSpec("nodes", **of_table, types=nodes_of("nodes.types", types, NODE_KEYS))
+    else:
+        nodes = nodes_of("nodes", tables, {**_NODE_TABLE, **NODE_KEYS})
+    tables = mapping("edges", keys.get("edges"))
+    if is_mixed(tables):
+        edges = [EdgeSpec("edges", **keys_of("edges", tables, _MIXED_EDGES))]
+        tables = {}
+    for name, table in tables.items():
         of_table = keys_of(f"edges.{name}", table, _EDGES, "files")
         match [part.strip() for part in name.replace(",", "/").split("/")]:
             case [str(source), str(relation), str(target)] if source and relation and target:
-                place = f"edges.{source}/{relation}/{target}"
-                edges[place] = EdgeSpec(place, edge_type=(source, relation, target), **of_table)
+                edge_type = (source, relation, target)
+                place = f"edges.{'/'.join(edge_type)}"
+                edges.append(EdgeSpec(place, edge_type=edge_type, **of_table))
             case _:
                 expects = "an edge type source/relation/target, such as author/writes/paper"
                 wrong(f"edges.{name}", None, expects)
-    plain = mapping("", raw) if isinstance(raw, Mapping) else {}
-    reverse = keys.get("reverse", False)
-    spec = GraphSpec(nodes, tuple(mixed_nodes), tuple(edges.values()), reverse, plain=plain)
+    spec = GraphSpec(nodes, mixed, tuple(edges), keys.get("reverse", False), plain=raw)
 
     # Types that are not there, and tables that nothing refers to.
     named = [(part.place, name) for part in spec.edges for name in (part.edge_type or ())[::2]]
@@ -359,14 +351,14 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         for part in (*nodes.values(), *spec.types.values())
         for column, other in part.foreign_keys.items()
     ]
-    if not (problems or nodes or mixed_nodes):
+    if not (problems or nodes or mixed):
         wrong("nodes", None, "a table of each node type")
     if not (problems or edges or foreign):
         wrong("edges", None, "a table of edges, or foreign_keys in one of nodes")
     for name in nodes:
         if any(sign in name for sign in "/,") or not name.isprintable() or not name:
             wrong(f"nodes.{name}", None, "a name without slash and comma")
-    if mixed_nodes:  # the types are known when the tables are read
+    if mixed:  # the types are known when the tables are read
         return spec, problems
     for key, name in dict.fromkeys([*named, *foreign]):
         if name not in nodes:

@@ -9,7 +9,7 @@ types and defaults; its docstring says what they mean. Its base `GNN` adds the k
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cache
@@ -20,7 +20,7 @@ from pydantic import Field, create_model
 
 from gnntrain.config import types
 from gnntrain.config.section import Section, judged
-from gnntrain.config.types import JSON, OneOrMore, Share, Text, name_in, one_of
+from gnntrain.config.types import JSON, OneOrMore, Share, Text, one_of
 from gnntrain.groups import config_groups
 from gnntrain.plugins import MODELS, load_plugin, plugin_names, takes_schema
 
@@ -48,9 +48,9 @@ class ModelConfig(Section):
     docstring: ClassVar[str] = ""  # of the class: what its arguments mean
 
     @classmethod
-    def class_for(cls, keys: object) -> type[Section]:
+    def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
         """The class that the name stands for."""
-        return model_section(name_in(keys, "sage")) if cls is ModelConfig else cls
+        return model_section(str(keys.get("name", "sage"))) if cls is ModelConfig else cls
 
     @classmethod
     def names(cls) -> Sequence[str]:
@@ -132,43 +132,44 @@ def model_section(name: str) -> type[ModelConfig]:
     """The section of a built-in model; `PluginConfig` for any other name.
 
     Its file is parsed: an import would load torch. The class is named as the file (`GATv2` in
-    `gatv2.py`); without keys it is as its base class, if that has a file of its own.
+    `gatv2.py`); it has the keys of its base class, too, if that is another model.
     """
     if name not in model_names():
         return PluginConfig
-    classes, summary, file = list[ast.ClassDef](), "", name
-    constants, fields = dict[str, Any](), dict[str, Any]()
-    while not fields and file not in ("gnn", "heterognn"):
-        path = Path(__file__).parents[1] / "models" / f"{file}.py"
-        module, folded = ast.parse(path.read_text(encoding="utf-8")), file.replace("_", "")
-        of_file = [node for node in module.body if isinstance(node, ast.ClassDef)]
-        classes += [node for node in of_file if node.name.lower() == folded]
-        summary = summary or (ast.get_docstring(module) or "").partition("\n")[0]
-        target: ast.expr
-        for node in classes[-1].body:
-            if isinstance(node, ast.AnnAssign) and node.value is not None:
-                target, kind, value = node.target, ast.unparse(node.annotation), node.value
-            elif isinstance(node, ast.Assign):
-                target, kind, value = node.targets[0], "ClassVar", node.value
-            else:
-                continue
-            if not kind.startswith("ClassVar"):
-                fields[ast.unparse(target)] = (kind, ast.literal_eval(value))
-                continue
-            with suppress(ValueError):  # it would have to be computed
-                constants.setdefault(ast.unparse(target), ast.literal_eval(value))
-        file = ast.unparse(classes[-1].bases[0]).rpartition(".")[2].lower()
-    constants["is_hetero"] = file == "heterognn"
-    base = HeteroLayeredConfig if constants["is_hetero"] else LayeredConfig
-    fields["name"] = (Literal[name], name)
+    path = Path(__file__).parents[1] / "models" / f"{name}.py"
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    classes = {node.name.lower(): node for node in module.body if isinstance(node, ast.ClassDef)}
+    model, constants = classes[name.replace("_", "")], dict[str, Any]()
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    target: ast.expr
+    for node in model.body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            target, kind, value = node.target, ast.unparse(node.annotation), node.value
+        elif isinstance(node, ast.Assign):
+            target, kind, value = node.targets[0], "ClassVar", node.value
+        else:
+            continue
+        if not kind.startswith("ClassVar"):
+            fields[ast.unparse(target)] = (kind, ast.literal_eval(value))
+            continue
+        with suppress(ValueError):  # it would have to be computed
+            constants[ast.unparse(target)] = ast.literal_eval(value)
+    parent = ast.unparse(model.bases[0]).rpartition(".")[2].lower()
+    base: type[ModelConfig] = HeteroLayeredConfig if parent == "heterognn" else LayeredConfig
+    if parent in model_names():
+        base = model_section(parent)
+    else:
+        constants["is_hetero"] = parent == "heterognn"
+        constants["docstring"] = ast.get_docstring(model) or ""
     for key, default in constants.get("config_defaults", {}).items():
         field = copy(base.model_fields[key])
         field.default = default
         fields[key] = (field.annotation, field)
+    summary = (ast.get_docstring(module) or "").partition("\n")[0]
     section = create_model(
-        f"{classes[0].name}Config", __base__=base, __module__=__name__, __doc__=summary, **fields
+        f"{model.name}Config", __base__=base, __module__=__name__, __doc__=summary, **fields
     )
-    constants |= {"class_name": classes[0].name, "docstring": ast.get_docstring(classes[-1]) or ""}
+    constants["class_name"] = model.name
     for key in ModelConfig.__class_vars__ & constants.keys():
         setattr(section, key, constants[key])
     section.model_rebuild(_types_namespace=vars(types))

@@ -5,7 +5,7 @@ Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the defau
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Predicate
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
@@ -65,19 +65,19 @@ class DatasetConfig(Section):
         return chosen
 
     @classmethod
-    def class_for(cls, keys: object) -> type[Section]:
+    def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
         """The class of a random graph, a published data set or a user's own files, which are known
         by the name `files` or one of four keys, beside any name that is not taken."""
         if cls is not DatasetConfig:
             return cls
-        name = types.name_in(keys, "synthetic")
+        name = str(keys.get("name", "synthetic"))
         if name in published.SYNTHETIC_NAMES:
             return SyntheticConfig
         if name == published.SYNTHETIC_MAG:
             return SyntheticMAGConfig
         own = {"data", "schema", "edges", "features"}
-        is_own = name == "files" or (isinstance(keys, Mapping) and own & keys.keys())
-        return FilesConfig if is_own and name not in published.BUILTIN_NAMES else BuiltinConfig
+        is_own = (name == "files" or own & keys.keys()) and name not in published.BUILTIN_NAMES
+        return FilesConfig if is_own else BuiltinConfig
 
     @classmethod
     def names(cls) -> Sequence[str]:
@@ -417,7 +417,7 @@ class EvaluationConfig(Section):
 
     name: Literal["layerwise", "sampled"] = "layerwise"
     """Exact metrics, layer by layer with all neighbours; or estimates, from sampled neighbours."""
-    ranks: Annotated[Literal["all", "0"], BeforeValidator(types.text_of_number)] = "all"
+    ranks: Annotated[Literal["all", "0"], BeforeValidator(str)] = "all"
     """Ranks that take part: all, or 0 for rank 0 alone."""
     memory_limit: types.Positive | None = None
     """layerwise: GiB of memory for a layer's outputs, beyond which they go to disk, and for a pass
@@ -430,79 +430,44 @@ class EvaluationConfig(Section):
     """sampled: most batches a split, over all ranks; null: all nodes."""
 
 
-class FileLoggerConfig(Section):
-    """A logger of gnntrain's own. It has no options."""
-
-
-class WandBConfig(Section):
-    """Weights & Biases."""
-
-    project: types.Text = "gnntrain"
-    """Project that the run belongs to."""
-    entity: types.Text | None = None
-    """User or team; null: the default of your account."""
-    mode: Literal["online", "offline", "disabled"] | None = None
-    """Send at once, keep on disk for `wandb sync`, or neither; null: as WANDB_MODE says."""
-
-
-class MLflowConfig(Section):
-    """MLflow."""
-
-    experiment: types.Text = "gnntrain"
-    """Experiment that the run belongs to."""
-    tracking_uri: types.Text | None = None
-    """Address of the tracking server; null: as MLFLOW_TRACKING_URI says, else ./mlruns."""
-
-
 class LoggerConfig(Section):
-    """Who records the epochs. A logger is chosen by its keys, perhaps none: `{}`."""
+    """Who records the epochs. A logger is chosen by its options, perhaps none: `{}`."""
 
-    jsonl: FileLoggerConfig | None = None
+    jsonl: types.NoOptions | None = None
     """One line of JSON an epoch: metrics.jsonl in the run directory."""
-    csv: FileLoggerConfig | None = None
+    csv: types.NoOptions | None = None
     """One row an epoch: metrics.csv in the run directory."""
-    tensorboard: FileLoggerConfig | None = None
+    tensorboard: types.NoOptions | None = None
     """TensorBoard event files: tensorboard/ in the run directory."""
-    wandb: WandBConfig | None = None
-    mlflow: MLflowConfig | None = None
+    wandb: types.JSON | None = None
+    """Weights & Biases. Options are arguments of wandb.init: project, entity, mode, and others."""
+    mlflow: types.JSON | None = None
+    """MLflow. Options: experiment; tracking_uri (else MLFLOW_TRACKING_URI); arguments of
+    mlflow.start_run."""
 
-    def chosen(self) -> dict[str, Section]:
+    def chosen(self) -> dict[str, types.JSON]:
         """The chosen loggers' options, by name."""
         return {name: options for name, options in self if options is not None}
 
 
 class SweepConfig(Section):
-    """All combinations of the values."""
+    """What -m does; one run alone does not look at it."""
 
     name: Literal["basic", "optuna"] = "basic"
-    """All combinations of the values, or a search by Optuna."""
+    """All combinations of the values, or a search by Optuna (Akiba et al., 2019) for the best
+    validation metric."""
     jobs: Literal["auto"] | types.OneOrMore = "auto"
     """Trials to train at the same time; auto: one a GPU, and on the CPU one after another."""
-
-    @classmethod
-    def class_for(cls, keys: object) -> type[Section]:
-        """The class that the name stands for."""
-        is_basic = cls is SweepConfig and types.name_in(keys, "basic") != "optuna"
-        return SweepConfig if is_basic else OptunaSweepConfig
-
-    @classmethod
-    def names(cls) -> Sequence[str]:
-        """What -m may do."""
-        return "basic", "optuna"
-
-
-class OptunaSweepConfig(SweepConfig):
-    """A search by Optuna (Akiba et al., 2019) for the best validation metric."""
-
-    name: Literal["optuna"] = "optuna"
     trials: types.OneOrMore = 20
-    """Number of trials."""
+    """optuna: number of trials."""
     sampler: Literal["tpe", "random"] = "tpe"
-    """What draws the values: tpe (Bergstra et al., 2011) learns from the trials so far."""
+    """optuna: what draws the values; tpe (Bergstra et al., 2011) learns from the trials so far."""
     pruner: Literal["median", "none"] = "median"
-    """median: end a trial early whose best validation metric is below the median of the others."""
+    """optuna: median ends a trial early whose best validation metric is below the median of the
+    others."""
     seed: types.Seed = 0
-    """Seed of the drawn values; with one trial at a time the same seed gives the same search."""
+    """optuna: seed of the drawn values; with one trial at a time the same seed gives the same
+    search."""
 
 
 class RunConfig(Section):
@@ -532,12 +497,11 @@ class Config(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    logger: LoggerConfig = Field(default_factory=lambda: LoggerConfig(jsonl=FileLoggerConfig()))
+    logger: LoggerConfig = Field(default_factory=lambda: LoggerConfig(jsonl={}))
     run: RunConfig = Field(default_factory=RunConfig)
     sweep: SweepConfig = Field(default_factory=SweepConfig)
-    """What -m does; one run alone does not look at it."""
 
-    named: ClassVar = ("dataset", "model", "sweep")
+    named: ClassVar = ("dataset", "model")
 
     @model_validator(mode="after")
     def _labels_of_task(self) -> Self:

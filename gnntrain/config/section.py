@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import pydantic
 from pydantic import ValidationError
@@ -60,7 +60,7 @@ class Section(pydantic.BaseModel, metaclass=_SectionType):
     """The sections in this one whose keys depend on their key `name`."""
 
     @classmethod
-    def class_for(cls, keys: object) -> type[Section]:  # noqa: ARG003
+    def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:  # noqa: ARG003
         """The class that judges these keys, by their `name`; of most sections the class itself."""
         return cls
 
@@ -95,16 +95,11 @@ class Section(pydantic.BaseModel, metaclass=_SectionType):
         Raises:
             ConfigError: With every mistake.
         """
-        return type(self)(**self._merged(changes))
-
-    def _merged(self, changes: Mapping[str, Any]) -> JSON:
-        merged: JSON = dict(self)
+        keys: JSON = dict(self)
         for key, value in changes.items():
-            section = merged.get(key)
-            if isinstance(section, Section) and isinstance(value, Mapping):
-                value = section._merged(value)
-            merged[key] = value
-        return merged
+            is_part = isinstance(keys.get(key), Section) and isinstance(value, Mapping)
+            keys[key] = {**dict(keys[key]), **value} if is_part else value
+        return type(self)(**keys)
 
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -130,22 +125,19 @@ def judged(
                 for path, its_value in flattened({f"{place}{key}": value}).items():
                     hint = _meant(path, top, keys)
                     found.append(Problem(prefix + path, shown(its_value), UNKNOWN, hint))
-        while True:
-            try:
-                made = kind.model_validate(known, context={"saved": saved})
-            except ValidationError as error:
-                wrong = {one["loc"][0] for one in error.errors(include_url=False)}
-                values = {key: known.pop(key) for key in [*known] if key in wrong}
-                if "name" in values and kind.names() and choices(key_schema(kind, "name")):
-                    # Which other keys there are is not known.
-                    values, known, found = {"name": values["name"]}, {}, []
-                found += (
-                    _wrong_value(kind, key, value, f"{prefix}{place}{key}")
-                    for key, value in values.items()
-                )
-            else:
-                problems.extend(found)
-                return made
+        try:
+            made = kind.model_validate(known, context={"saved": saved})
+        except ValidationError as error:
+            wrong = {one["loc"][0] for one in error.errors(include_url=False)}
+            values = {key: known.pop(key) for key in [*known] if key in wrong}
+            if "name" in values and kind.names() and choices(key_schema(kind, "name")):
+                # Which other keys there are is not known.
+                values, known, found = {"name": values["name"]}, {}, []
+            for key, value in values.items():
+                found.append(_wrong_value(kind, key, value, f"{prefix}{place}{key}"))
+            made = kind.model_validate(known, context={"saved": saved})
+        problems.extend(found)
+        return made
 
     return cast(AnySection, judge(kind, keys, "")), problems
 
@@ -161,25 +153,22 @@ def _wrong_value(kind: type[Section], key: str, value: object, path: str) -> Pro
 
 def base_class(owner: type[Section], key: str) -> type[Section] | None:
     """The class that a key of a section is declared of; None of a key that holds no section."""
-    annotation = owner.model_fields[key].annotation if key in owner.model_fields else None
-    kinds = (annotation, *get_args(annotation))
-    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)
+    kind = owner.model_fields[key].annotation if key in owner.model_fields else None
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
 def section_class(owner: type[Section], key: str, value: object) -> type[Section] | None:
     """The class that judges the value of a key; None of a key that holds no section."""
     base = base_class(owner, key)
-    return None if base is None else base.class_for(value)
+    return None if base is None else base.class_for(value if isinstance(value, Mapping) else {})
 
 
-def _keys(kind: type[Section], raw: object, prefix: str = "") -> Iterator[str]:
+def _keys(kind: type[Section], raw: JSON) -> Iterator[str]:
     """Every dotted key of a section and those in it, by the names that `raw` chooses."""
     for key in kind.model_fields:
-        yield f"{prefix}{key}"
-        value = raw.get(key) if isinstance(raw, dict) else None
-        section = section_class(kind, key, value)
-        if section is not None and (value is not None or not prefix):  # a logger that is chosen
-            yield from _keys(section, value, f"{prefix}{key}.")
+        yield key
+        if (section := section_class(kind, key, raw.get(key))) is not None:
+            yield from (f"{key}.{name}" for name in section.model_fields)
 
 
 def _meant(path: str, kind: type[Section], raw: JSON) -> str | None:

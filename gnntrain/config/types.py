@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Predicate
@@ -37,11 +37,6 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> JSON:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def name_in(keys: object, default: str) -> str:
-    """What the key `name` says."""
-    return str(keys.get("name", default)) if isinstance(keys, Mapping) else default
 
 
 def one_of(builtin: Callable[[], Sequence[str]], group: str) -> GetPydanticSchema:
@@ -89,23 +84,8 @@ def _number_of_text(value: object) -> object:
     return value
 
 
-def text_of_number(value: object) -> object:
-    """A number as text, anything else as it is: `run.name=2024` is a name."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if is_number else value
-
-
-def _path(value: object) -> object:
-    text = os.fspath(value) if isinstance(value, os.PathLike) else text_of_number(value)
-    # No symlink is resolved.
-    return os.path.abspath(os.path.expanduser(text)) if text and isinstance(text, str) else text  # noqa: PTH100, PTH111
-
-
-def _edge_type(name: str) -> str:
-    parts = [part.strip() for part in re.split("[/,]", name)]
-    if len(parts) not in (1, 3) or not all(parts):
-        raise ValueError
-    return "/".join(parts)
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  # resolves no symlink
 
 
 NUMBER = BeforeValidator(_number_of_text)
@@ -119,15 +99,20 @@ OneOrMore = Annotated[int, Field(ge=1, lt=2**62), described("an integer >= 1")]
 ZeroOrMore = Annotated[int, Field(ge=0, lt=2**62), described("an integer >= 0")]
 Seed = Annotated[int, Field(ge=0, lt=2**63), described("an integer from 0 to 2^63 - 1")]
 
-Text = Annotated[str, BeforeValidator(text_of_number), Field(min_length=1)]
-"""Text that is not empty; numbers become text."""
+Text = Annotated[str, Field(min_length=1, strict=False, coerce_numbers_to_str=True)]
+"""Text that is not empty; numbers become text: `run.name=2024` is a name."""
 
 ClassName = Annotated[
     Text, BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
 ]
 """Name of a class: truth values become text, too."""
 
-PathText = Annotated[str, BeforeValidator(_path), Field(min_length=1), described("a path")]
+PathText = Annotated[
+    Text,
+    BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
+    AfterValidator(_absolute),
+    described("a path"),
+]
 """A path, made absolute: a run's configuration means the same from any folder."""
 
 FolderName = Annotated[
@@ -135,6 +120,8 @@ FolderName = Annotated[
     Predicate(lambda name: not {*name} & {*"/\\"} and name not in (".", "..", "latest")),
     described("a folder's name (no slash, not latest)"),
 ]
+
+NoOptions = Annotated[JSON, Field(max_length=0), described("{}: it has no options")]
 
 Names = Annotated[
     tuple[Text, ...],
@@ -160,9 +147,8 @@ FanOuts = Annotated[
 """In-neighbours a node, the hop next to the seeds first; -1 takes all."""
 
 TypedFanOuts = Annotated[
-    FanOuts
-    | Annotated[dict[Annotated[str, AfterValidator(_edge_type)], FanOuts], Field(min_length=1)],
+    FanOuts | Annotated[dict[str, FanOuts], Field(min_length=1)],
     described("a list of integers >= 1 or -1 (all), or one by edge type"),
 ]
 """The same fan-outs for all edge types; or by edge type, and `default` for all others. An edge type
-is `author/writes/paper`, `author,writes,paper` or the relation alone, `writes`."""
+is `author/writes/paper` or the relation alone, `writes`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import os
 import platform
 import re
@@ -31,13 +32,12 @@ def describe_environment(*, seed: int) -> dict[str, Any]:
     """The contents of ``env.json``, without the host's name. No CUDA context is created."""
     import torch  # `doctor` uses this module where torch is broken
 
-    packages = {"gnntrain": __version__, **{name: package_version(name) for name in _PACKAGES}}
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv),
         "seed": seed,
         "python": platform.python_version(),
-        "packages": {name: version for name, version in packages.items() if version},
+        "packages": {"gnntrain": __version__, **{p: package_version(p) for p in _PACKAGES}},
         "cuda": torch.version.cuda,
         **({"rocm": torch.version.hip} if torch.version.hip else {}),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -71,17 +71,32 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def _output(*command: str) -> str:
+    """What a tool prints; nothing where it fails, or is not installed."""
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout
+    return ""
+
+
 def visible_gpus() -> list[dict[str, Any]]:
-    """Name, memory and driver of every GPU that ``nvidia-smi`` lists, else name and memory of those
-    of AMD, Apple or Intel that torch sees."""
-    query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    """Name, memory and driver of every GPU that ``nvidia-smi`` or ``rocm-smi`` lists, else of those
+    of Apple or Intel that torch sees."""
     found: list[tuple[str, int | None, str | None]] = []
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):  # none, or it fails
-        done = subprocess.run(
-            ["nvidia-smi", *query], capture_output=True, text=True, timeout=10, check=True
-        )
-        for name, size, driver in csv.reader(done.stdout.splitlines(), skipinitialspace=True):
-            found.append((name, int(size) * 2**20 if size.isdigit() else None, driver))
+    query = "--query-gpu=name,memory.total,driver_version"
+    text = _output("nvidia-smi", query, "--format=csv,noheader,nounits")
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) == 3:
+            found.append((row[0], int(row[1]) * 2**20 if row[1].isdigit() else None, row[2]))
+    with contextlib.suppress(ValueError):  # no JSON
+        flags = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
+        cards: dict[str, dict[str, str]] = json.loads(_output("rocm-smi", *flags))
+        driver = cards.pop("system", {}).get("Driver version")
+        for card in cards.values():
+            facts = {key.lower(): value for key, value in card.items()}
+            name = facts.get("card series") or facts.get("device name") or "AMD GPU"
+            size = facts.get("vram total memory (b)", "")
+            found.append((name, int(size) if size.isdigit() else None, driver))
     if not found:
         with contextlib.suppress(ImportError):  # torch is not installed, or is broken
             import torch
@@ -89,7 +104,7 @@ def visible_gpus() -> list[dict[str, Any]]:
             from gnntrain import devices
 
             for kind, number in devices.gpus_here().items():
-                if kind != "cuda" or torch.version.hip:
+                if kind != "cuda":
                     here = [torch.device(kind, index) for index in range(number)]
                     found += [(*devices.describe(device), None) for device in here]
     return [{"name": name, "memory_bytes": size, "driver": driver} for name, size, driver in found]

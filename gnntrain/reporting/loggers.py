@@ -65,9 +65,8 @@ class Guarded(Listener):
             event(argument)
         except Exception as error:
             self._has_failed = True
-            name, reason = self._logger.name, f"{type(error).__name__}: {error}"
-            words = "the logger %s failed and is left out from now on: %s"
-            _log.warning(words, name, " ".join(reason.split()))
+            words = "the logger %s failed and is left out from now on: %s: %s"
+            _log.warning(words, self._logger.name, type(error).__name__, error)
 
 
 class TableLogger(Logger):
@@ -158,7 +157,7 @@ class TensorBoardLogger(Logger):
 
 
 class WandbLogger(Logger):
-    """Weights & Biases. Options: ``project``, ``entity``, ``mode`` (``WANDB_MODE`` if None)."""
+    """Weights & Biases. Options: arguments of ``wandb.init``."""
 
     name = "wandb"
 
@@ -183,21 +182,23 @@ class WandbLogger(Logger):
 
 
 class MlflowLogger(Logger):
-    """MLflow. Options: ``experiment``; ``tracking_uri`` (``MLFLOW_TRACKING_URI`` if None)."""
+    """MLflow. Options: ``experiment``, ``tracking_uri``, and arguments of ``mlflow.start_run``."""
 
     name = "mlflow"
 
     def on_start(self, info: RunInfo) -> None:
         """Start a run of MLflow with the configuration, or resume the one of this run directory."""
         self._mlflow: Any = importlib.import_module("mlflow")
-        mlflow = self._mlflow
-        if self.options.get("tracking_uri") is not None:
-            mlflow.set_tracking_uri(self.options["tracking_uri"])
+        mlflow, options = self._mlflow, dict(self.options)
+        experiment, address = options.pop("experiment", None), options.pop("tracking_uri", None)
+        if address is not None:
+            mlflow.set_tracking_uri(address)
         if (kept := self._tracked()) is not None:
             mlflow.start_run(run_id=kept)
             return  # it has its parameters, and MLflow refuses to change one
-        mlflow.set_experiment(self.options.get("experiment"))
-        self._tracked(mlflow.start_run(run_name=self.run.name).info.run_id)
+        if experiment is not None:
+            mlflow.set_experiment(experiment)
+        self._tracked(mlflow.start_run(run_name=self.run.name, **options).info.run_id)
         parameters = [*flattened({**self.config, "run_info": info.facts}).items()]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))

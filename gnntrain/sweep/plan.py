@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 
 from gnntrain.app import Sources
 from gnntrain.app.overrides import Groups, is_config_file, is_hydras, parse_overrides, sides_of
-from gnntrain.config import Config, ConfigError, OptunaSweepConfig, Problem
+from gnntrain.config import Config, ConfigError, Problem, SweepConfig
 from gnntrain.reporting.rundir import LATEST
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class SweepPlan:
     space: Space | None = None  # what a search draws from; None: it is a grid
 
     @property
-    def search(self) -> OptunaSweepConfig | None:
+    def search(self) -> SweepConfig | None:
         """The keys of a search; None: it is a grid."""
         sweep = self.config.sweep
-        return sweep if isinstance(sweep, OptunaSweepConfig) else None
+        return sweep if sweep.name == "optuna" else None
 
     @property
     def num_trials(self) -> int:
@@ -91,7 +91,7 @@ def check_sweep(overrides: Sequence[str], sources: Sources, *, is_ours: bool = T
         with suppress(ConfigError):  # the mistakes are told with those of all trials
             first = sources.compose(texts)
             break
-    is_search = isinstance(first.sweep, OptunaSweepConfig)
+    is_search = first.sweep.name == "optuna"
     if is_ours and not is_search:
         trials = grid(sweep, problems)
         config = _check_all(sweep.fixed, trials, sources, [])

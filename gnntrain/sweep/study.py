@@ -22,7 +22,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
-from gnntrain.config import OptunaSweepConfig
+from gnntrain.config import SweepConfig
 from gnntrain.metrics import get_metric
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory
@@ -149,7 +149,7 @@ def _history(trial: Trial) -> dict[int, float]:
     return {epoch: v for epoch, v in values.items() if v is not None and not math.isnan(v)}
 
 
-def _sampler(config: OptunaSweepConfig, number: int) -> BaseSampler:
+def _sampler(config: SweepConfig, number: int) -> BaseSampler:
     # Hashed: a sum would make the trials of seed 1 those of seed 0, one later.
     seed = int(np.random.SeedSequence([config.seed, number]).generate_state(1)[0])
     if config.sampler == "random":

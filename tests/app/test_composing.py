@@ -120,7 +120,7 @@ def test_fan_outs_by_edge_type_take_the_place_of_a_list(name: str) -> None:
 
 def test_a_file_of_the_users_may_have_fan_outs_by_edge_type(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("model: rgcn\nsampler:\n  fan_outs: {default: [10, 5], 'a,b,c': [20, 5]}\n")
+    file.write_text("model: rgcn\nsampler:\n  fan_outs: {default: [10, 5], a/b/c: [20, 5]}\n")
     config = compose_config([str(file)], for_here=False)
     assert config.sampler.fan_outs == {"default": (10, 5), "a/b/c": (20, 5)}
 

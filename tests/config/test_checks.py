@@ -62,17 +62,7 @@ PYG, TRITON = ({"sampler": {"backend": name}} for name in ("pyg", "triton"))
     ("beside", "key", "value"),
     [
         ({"model": {"name": "gat", "hidden_channels": 64}}, "model.heads", 3),
-        ({"model": {"hidden_channels": 2}}, "model.norm", "layer"),
         (TYPED_MODEL, "model.embedding_channels", 16),
-        (
-            {"dataset": {"num_nodes": 7, "avg_degree": 2, "num_classes": 2}},
-            "dataset.num_classes",
-            8,
-        ),
-        ({"dataset": {"num_nodes": 100, "num_val": 51}}, "dataset.num_train", 50),
-        ({}, "dataset.num_edges", 11),
-        ({"dataset": {"num_nodes": 10, "avg_degree": 2}}, "dataset.num_edges", 92),
-        ({"dataset": {"num_nodes": 10, "avg_degree": 2}}, "dataset.avg_degree", 9.5),
         ({"trainer": {"device": "cpu"}}, "trainer.precision", "fp16"),
         ({"trainer": {"device": "cpu"}}, "trainer.gpus", 2),
         ({"trainer": {"device": "mps"}}, "trainer.gpus", 0),

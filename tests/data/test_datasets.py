@@ -376,12 +376,10 @@ def test_aifb_has_its_published_size_and_its_folds_share_the_training_nodes_out(
     "line",
     [
         "<http://x/p1> <http://o#r> <http://x/g1>",
-        "<http://x/p1> <http://o#r> .",
         '<http://x/p1> "r" <http://x/g1> .',
         '"p" <http://o#r> <http://x/g1> .',
         '<http://x/p1> <http://o#r> "open .',
         "<http://x/p1> <http://o#r> <http://x/g1> . <http://x/p1>",
-        "<http://x p1> <http://o#r> <http://x/g1> .",
     ],
 )
 def test_a_line_that_is_no_triple_is_told_by_its_number(tmp_path: Path, line: str) -> None:

@@ -152,10 +152,10 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         KEYED, {"nodes": {**OF_KEYS, "zip": {}}, "edges": EDGES},
         {"ids": {"zip": ["00501", "02134"]}},
     ),
-    "lists of tables with columns of types": (
+    "types at the ends told by the ids": (
         ONE_TABLE,
-        {"nodes": [{"files": "n.csv", "types": {"author": {"label": "area"}}}],
-         "edges": [{"files": "e.csv", "source": "source", "target": "target"}]},
+        {"nodes": {"files": "n.csv", "types": {"author": {"label": "area"}}},
+         "edges": {"files": "e.csv", "source": "source", "target": "target"}},
         {"ids": {"author": ["a1", "a2"], "paper": [1, 7]},
          "names": {"author": ["h"], "paper": ["year"]},
          "edges": {"author/writes/paper": [("a1", 1), ("a2", 7)], "paper/cites/paper": [(1, 7)],

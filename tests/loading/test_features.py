@@ -335,7 +335,6 @@ def test_the_fastest_place_that_is_large_enough(
         (machine(80, 80), "auto", "sharded", "read each other's memory"),
         (machine(80), "auto", "wholegraph", "needs several GPUs"),
         (machine(80, 80, has_peers=True), "auto", "sharded", "25.00 GiB are left"),
-        (machine(80, host=64), "auto", "pinned", "32.00 GiB are left"),
     ],
 )
 def test_what_was_asked_for_and_has_no_room_is_refused(

@@ -28,15 +28,35 @@ def test_versions_hardware_seed_and_command_are_there(monkeypatch: pytest.Monkey
     json.dumps(found, allow_nan=False)
 
 
-def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of commands, which are found before all others."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    tool = tmp_path / "nvidia-smi"
-    text = "NVIDIA H200, 143771, 570.1\nOdd GPU, [N/A], 570.1"
-    tool.write_text(f"#!/bin/sh\necho '{text}'\n")
-    tool.chmod(0o755)
+    for name in ("nvidia-smi", "rocm-smi"):
+        write_tool(tmp_path / name, "")
+    return tmp_path
+
+
+def write_tool(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+    path.chmod(0o755)
+
+
+def test_gpus_are_read_from_nvidia_smi(tools: Path) -> None:
+    write_tool(tools / "nvidia-smi", "NVIDIA H200, 143771, 570.1\nOdd GPU, [N/A], 570.1")
     assert visible_gpus() == [
         {"name": "NVIDIA H200", "memory_bytes": 143771 * 2**20, "driver": "570.1"},
         {"name": "Odd GPU", "memory_bytes": None, "driver": "570.1"},
+    ]
+
+
+def test_gpus_of_amd_are_read_from_rocm_smi(tools: Path) -> None:
+    card = {"Card series": "AMD Instinct MI300X", "VRAM Total Memory (B)": "206141652992"}
+    found = {"card0": card, "card1": {}, "system": {"Driver version": "6.12"}}
+    write_tool(tools / "rocm-smi", json.dumps(found))
+    assert visible_gpus() == [
+        {"name": "AMD Instinct MI300X", "memory_bytes": 206141652992, "driver": "6.12"},
+        {"name": "AMD GPU", "memory_bytes": None, "driver": "6.12"},
     ]
 
 

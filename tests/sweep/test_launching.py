@@ -12,7 +12,7 @@ from signal import SIGINT, SIGTERM
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from gnntrain.config import Config, OptunaSweepConfig
+from gnntrain.config import Config, SweepConfig
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep import HydraOptions, run_sweep
@@ -97,7 +97,7 @@ def test_a_search_launches_as_many_trials_as_keep_the_launcher_busy(
     num_jobs: int | None, asked: int | str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnntrain.sweep.launching.available_cores", lambda: 8)
-    search = OptunaSweepConfig.model_validate({"name": "optuna", "jobs": asked})
+    search = SweepConfig.model_validate({"name": "optuna", "jobs": asked})
     launcher = launcher_of(None, num_jobs)
     assert launcher.batch_size(SweepPlan(Config(sweep=search), [], space={})) == size
     grid = SweepPlan(Config(), [], [[], [], []])

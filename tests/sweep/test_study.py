@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from gnntrain.config import Config, OptunaSweepConfig
+from gnntrain.config import Config, SweepConfig
 from gnntrain.reporting.trials import Trial
 from gnntrain.sweep.folder import SweepFolder
 from gnntrain.sweep.plan import SweepPlan
@@ -31,7 +31,7 @@ BEST_LR = 3e-3
 
 
 def plan_of(space: Space, fixed: Sequence[str], **keys: object) -> SweepPlan:
-    config = OptunaSweepConfig.model_validate({"name": "optuna", **keys})
+    config = SweepConfig.model_validate({"name": "optuna", **keys})
     return SweepPlan(Config(sweep=config), fixed, space=space)
 
 

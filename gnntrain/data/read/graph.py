@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
+from gnntrain.config.graph_spec import GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or, shown
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
 from gnntrain.data.graph import NODE, SPLITS, EdgeData, EdgeType, GraphData, NodeData, NodeType
@@ -215,10 +215,10 @@ class _Reader:
         def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
             problems.extend(unknown_names(asked, there))
 
-        for part in (*spec.nodes.values(), *spec.mixed_nodes):
+        for part in spec.node_tables:
             if part.files and part.place not in tables:
                 tables[part.place] = open_nodes(self.files(part.place), part, part, options, bad)
-        mixed = [tables[part.place] for part in spec.mixed_nodes]
+        mixed = [] if spec.mixed is None else [tables[spec.mixed.place]]
         for part in (*spec.nodes.values(), *spec.types.values()):
             within = [tables[part.place]] if part.place in tables else mixed
             label, split = part.label, part.split
@@ -241,11 +241,8 @@ class _Reader:
                 check(label.asked(), *(of_labels or within))
                 if of_split or not split.files:
                     check(split.asked(), *(of_split or [*within, *of_labels]))
-            for own, there in ((label, of_labels), (split, of_split)):
-                if there and own.id is not None and own.id != NO_ID:
-                    check([(own.key("id"), own.id)], *there)
-        for part in spec.mixed_nodes:
-            check(part.asked(), tables[part.place])
+        if spec.mixed is not None:
+            check(spec.mixed.asked(), *mixed)
         for edges in spec.edges:
             if edges.place not in tables and not is_array_file(self.files(edges.place)[0]):
                 tables[edges.place] = open_edges(self.files(edges.place), edges, options, bad)
@@ -258,14 +255,10 @@ class _Reader:
         spec, specs, labelled = self.spec, self.specs, self.labelled
         specs |= spec.nodes
         tables = {name: self.tables[part.place] for name, part in specs.items() if part.files}
-        for mixed in spec.mixed_nodes:
-            by_type = nodes_by_type(self.tables[mixed.place], mixed, self.options, self.bad)
+        if spec.mixed is not None:
+            table = self.tables[spec.mixed.place]
+            by_type = nodes_by_type(table, spec.mixed, self.options, self.bad)
             for name, (table, part) in by_type.items():
-                if name in specs:
-                    raise UserError(
-                        f"{spec.schema}: node type {name} is in two tables of nodes.",
-                        "Give the tables as files of one entry.",
-                    )
                 specs[name], tables[name] = part, table
         self.bad.report()
         # Of a table with a column of types, only now they are known.
@@ -292,7 +285,7 @@ class _Reader:
         wanted, schema, labelled = self.options.target, self.spec.schema, self.labelled
         hint = "Name its column in the schema, `author: {…, label: area}`; of an object, give it y."
         of_labels = ((name, part.label) for name, part in self.specs.items())
-        named = [name for name, one in of_labels if one.files or one.columns is not None]
+        named = [name for name, one in of_labels if one.files or one.column is not None]
         usual = []
         for name, table in tables.items():
             names = table.arrays if isinstance(table, ArrayTable) else table.names
