@@ -9,7 +9,7 @@ types and defaults; its docstring says what they mean. Its base `GNN` adds the k
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import cache
@@ -22,7 +22,7 @@ from gnntrain.config import types
 from gnntrain.config.section import Section, judged
 from gnntrain.config.types import JSON, OneOrMore, Share, Text, one_of
 from gnntrain.groups import config_groups
-from gnntrain.plugins import MODELS, load_plugin, plugin_names, takes_schema
+from gnntrain.plugins import MODELS, load_plugin, takes_schema
 
 _PLUGIN = "plugin"
 
@@ -36,7 +36,7 @@ def model_names() -> tuple[str, ...]:
 class ModelConfig(Section):
     """The keys every model has; `ModelConfig(name="gat", heads=4)` has those of its name, too."""
 
-    name: Text = "sage"
+    name: Annotated[Text, one_of(model_names, MODELS)] = "sage"
     """Name of the model."""
     num_layers: OneOrMore = 2
     """Number of layers. Each layer (but the MLP's) looks one hop further."""
@@ -51,11 +51,6 @@ class ModelConfig(Section):
     def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
         """The class that the name stands for."""
         return model_section(str(keys.get("name", "sage"))) if cls is ModelConfig else cls
-
-    @classmethod
-    def names(cls) -> Sequence[str]:
-        """Those of gnntrain first."""
-        return (*model_names(), *plugin_names(MODELS))
 
     @classmethod
     def completed(cls, keys: JSON, *, saved: bool) -> JSON:
