@@ -99,6 +99,8 @@ class LayeredConfig(StackConfig):
 class HeteroLayeredConfig(StackConfig):
     """The keys every built-in model of typed graphs has."""
 
+    is_hetero: ClassVar[bool] = True
+
     project_inputs: bool = True
     """Bring the features of each node type to hidden_channels by a linear layer of its own and the
     activation, before the first convolution."""
@@ -136,26 +138,22 @@ def model_section(name: str) -> type[ModelConfig]:
     classes = {node.name.lower(): node for node in module.body if isinstance(node, ast.ClassDef)}
     model, constants = classes[name.replace("_", "")], dict[str, Any]()
     fields: dict[str, Any] = {"name": (Literal[name], name)}
-    target: ast.expr
     for node in model.body:
-        if isinstance(node, ast.AnnAssign) and node.value is not None:
-            target, kind, value = node.target, ast.unparse(node.annotation), node.value
-        elif isinstance(node, ast.Assign):
-            target, kind, value = node.targets[0], "ClassVar", node.value
-        else:
-            continue
+        match node:
+            case ast.AnnAssign(ast.Name(key), annotation, ast.expr() as value):
+                kind = ast.unparse(annotation)
+            case ast.Assign([ast.Name(key)], value):
+                kind = "ClassVar"
+            case _:
+                continue
         if not kind.startswith("ClassVar"):
-            fields[ast.unparse(target)] = (kind, ast.literal_eval(value))
+            fields[key] = (kind, ast.literal_eval(value))
             continue
         with suppress(ValueError):  # it would have to be computed
-            constants[ast.unparse(target)] = ast.literal_eval(value)
+            constants[key] = ast.literal_eval(value)
     parent = ast.unparse(model.bases[0]).rpartition(".")[2].lower()
-    base: type[ModelConfig] = HeteroLayeredConfig if parent == "heterognn" else LayeredConfig
-    if parent in model_names():
-        base = model_section(parent)
-    else:
-        constants["is_hetero"] = parent == "heterognn"
-        constants["docstring"] = ast.get_docstring(model) or ""
+    bases: dict[str, type[ModelConfig]] = {"gnn": LayeredConfig, "heterognn": HeteroLayeredConfig}
+    base = bases.get(parent) or model_section(parent)
     for key, default in constants.get("config_defaults", {}).items():
         field = copy(base.model_fields[key])
         field.default = default
@@ -164,7 +162,7 @@ def model_section(name: str) -> type[ModelConfig]:
     section = create_model(
         f"{model.name}Config", __base__=base, __module__=__name__, __doc__=summary, **fields
     )
-    constants["class_name"] = model.name
+    constants |= {"class_name": model.name, "docstring": ast.get_docstring(model) or ""}
     for key in ModelConfig.__class_vars__ & constants.keys():
         setattr(section, key, constants[key])
     section.model_rebuild(_types_namespace=vars(types))
