@@ -30,10 +30,7 @@ from tests.results.test_typed_prediction import with_ids as typed_ids
 SMALL = ["trainer.gpus=0", "dataset.num_nodes=300", "model.hidden_channels=8", "trainer.epochs=2"]
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture(scope="module")

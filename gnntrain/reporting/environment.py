@@ -32,13 +32,12 @@ def describe_environment(*, seed: int) -> dict[str, Any]:
     """The contents of ``env.json``, without the host's name. No CUDA context is created."""
     import torch  # `doctor` uses this module where torch is broken
 
-    packages = {"gnntrain": __version__, **{name: package_version(name) for name in _PACKAGES}}
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv),
         "seed": seed,
         "python": platform.python_version(),
-        "packages": {name: version for name, version in packages.items() if version},
+        "packages": {"gnntrain": __version__, **{p: package_version(p) for p in _PACKAGES}},
         "cuda": torch.version.cuda,
         **({"rocm": torch.version.hip} if torch.version.hip else {}),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -65,9 +65,8 @@ class Guarded(Listener):
             event(argument)
         except Exception as error:
             self._has_failed = True
-            name, reason = self._logger.name, f"{type(error).__name__}: {error}"
-            words = "the logger %s failed and is left out from now on: %s"
-            _log.warning(words, name, " ".join(reason.split()))
+            words = "the logger %s failed and is left out from now on: %s: %s"
+            _log.warning(words, self._logger.name, type(error).__name__, error)
 
 
 class TableLogger(Logger):
@@ -228,6 +227,8 @@ def build_loggers(
     """The loggers of a run, by their names and options; ``jsonl`` comes first, chosen or not: other
     commands read its file."""
     chosen = {"jsonl": None, **options}
+    if "csv" not in chosen:  # of the run before it was resumed: nothing would be added to it
+        (run.path / "metrics.csv").unlink(missing_ok=True)
     return [Guarded(LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
 
 

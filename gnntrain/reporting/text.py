@@ -177,7 +177,6 @@ class TolerantStream:
 
 def restore_terminal() -> None:
     """Show the cursor again, for a parent whose rank 0 was killed while its live view was on."""
-    output = TolerantStream(sys.stdout)
-    if output.isatty():
-        output.write("\x1b[?25h")
-        output.flush()
+    from gnntrain.reporting.tables import plain_console
+
+    plain_console(TolerantStream(sys.stdout)).show_cursor()

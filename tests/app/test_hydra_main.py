@@ -22,9 +22,9 @@ from gnntrain.errors import UserError
 from gnntrain.groups import conf_dir
 from gnntrain.reporting.trials import SweepResults
 from gnntrain.sweep.plan import check_sweep
+from tests.outcomes.test_cli import FakeRun, run
 from tests.packages import install
 from tests.processes import python
-from tests.test_cli import FakeRun, run
 
 __all__ = ["run"]  # the fixture
 
@@ -330,9 +330,6 @@ def test_a_file_to_begin_with_is_trained_as_it_is(run: FakeRun, tmp_path: Path) 
     trainer = begun.trainer.model_copy(update={"seed": 4})
     assert config == begun.model_copy(update={"trainer": trainer})
     assert overrides == [str(file), "trainer.seed=4"]
-    file.write_text("dataset: cora\nmodel: {hidden_channels: 8}\n")
-    assert main([str(file)]) == 0
-    assert run.asked[1][0].dataset.name == "cora"
 
 
 def test_hydras_basic_sweeper_runs_every_job_in_its_own_directory(

@@ -30,12 +30,10 @@ GOLDEN = """\
 
 
 def test_without_a_word_all_kinds_are_listed_briefly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for number in range(7):
-        make_run(tmp_path / "runs" / f"run{number}", SUMMARY)
+        make_run(here / "runs" / f"run{number}", SUMMARY)
     assert main(["ls"]) == 0
     out = capsys.readouterr().out
     for part in ("ogbn-papers100M", "GraphSAGE", "2 more: `gnntrain ls runs`"):

@@ -280,15 +280,9 @@ def table_of_people(path: Path, standardize: bool) -> list[str]:
 
 @pytest.mark.parametrize(("standardize", "dtype"), [(False, "float32"), (True, "bfloat16")])
 def test_another_graph_that_is_unlike_the_runs_is_told(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    standardize: bool,
-    dtype: str,
+    here: Path, capfd: pytest.CaptureFixture[str], standardize: bool, dtype: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    keys = [*table_of_people(tmp_path, standardize), f"dataset.feature_dtype={dtype}"]
+    keys = [*table_of_people(here, standardize), f"dataset.feature_dtype={dtype}"]
     assert main([*keys, "run.dir=run"]) == 0
 
     strict = ["predict", "run", "--strict", "dataset.edges=edges.csv", "dataset.features=new.csv"]
