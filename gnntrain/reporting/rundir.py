@@ -294,6 +294,9 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     Raises:
         UserError: there is none, with the name nearest to it.
     """
+    if not isinstance(run, str | Path):  # a notebook's mistake
+        hint = 'Give its directory, as in infer(summary["run"]).'
+        raise UserError(f"a {type(run).__name__} is no run", hint)
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
     if not places:
         words = f"there is no run {str(run)!r}, nor is one under {root.absolute()}"
