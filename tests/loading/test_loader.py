@@ -416,9 +416,10 @@ def test_training_alone_gathers_from_wholegraph_and_in_one_thread(
     }
     with present():
         made = builder(store, context=Two(0, 2, torch.device("sim")), **keys)
-        deque(made.loader(plan_of(store), (3, 2)), 0)
+        training, evaluation = made.training_loader(), made.loader(plan_of(store), (3, 2))
+        deque(evaluation, 0)
         assert not threads
-        deque(made.training_loader(), 0)
+        deque(training, 0)
     assert threads == {threading.current_thread()}
 
 
