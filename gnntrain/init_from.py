@@ -30,8 +30,7 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     """
     assert config.trainer.init_from is not None
     run = RunDirectory.open(config.trainer.init_from)
-    trainer = config.trainer.model_copy(update={"init_from": str(run.path)})
-    config = config.model_copy(update={"trainer": trainer})
+    config = config.changed(trainer={"init_from": str(run.path)})
     _, taken, fresh = _fitting(config, run, graph)
     if not any(weight.dim() > 1 for weight in taken.values()):
         raise UserError(

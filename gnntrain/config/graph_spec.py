@@ -89,18 +89,13 @@ class TableSpec:
 class ColumnSpec(TableSpec):
     """Columns of labels or of splits: of the nodes' table, if they have no files of their own."""
 
-    columns: tuple[str, ...] | None = None  # None: recognised
+    column: tuple[str, ...] | None = None  # None: recognised
     id: str | None = None  # column of the node ids in these files, see `NodeSpec`
     ignore: tuple[str, ...] = ()  # columns of these files to leave out
     # Of splits: files of each one's node ids.
     parts: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        return (*(self.columns or ()), *([] if self.id is None else [self.id]))
-
-    def asked(self, *, labelled: bool = True) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        yield from ((self.key("column"), name) for name in self.columns or ())
+    _words = ("column", "id")
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ class NodeSpec(TableSpec):
     def header(self) -> tuple[str, ...]:
         names = [name for _, name in self.asked()]
         for own in (self.label, self.split):
-            names += () if own.files else own.columns or ()
+            names += () if own.files else own.header
         names += [name for of_type in self.types.values() for name in of_type.header]
         return (*names, *self.id_names, *(TYPE_NAMES if self.name is None else ()))
 
@@ -208,7 +203,7 @@ def spec_of_files(
         file = getattr(config, place)
         files = (file,) if isinstance(file, str) else ()  # a split may be a number
         own_keys = {**keys, "column": f"dataset.{word}_column"}
-        return ColumnSpec(place, files, own_keys, columns=names, **own)
+        return ColumnSpec(place, files, own_keys, column=names, **(own if files else {}))
 
     split = config.split_column
     nodes = NodeSpec(
@@ -299,14 +294,14 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         """Labels or splits: in columns of the nodes' table, or in files of their own."""
         if not isinstance(value, dict):
             names = (value,) if isinstance(value, str) else value
-            return ColumnSpec(place, keys={"column": place}, columns=names)
+            return ColumnSpec(place, keys={"column": place}, column=names)
         meant = {nearest(str(word), (*_COLUMN_FILE, *_SPLIT_FILES)) for word in value}
         if place.endswith(".split") and not meant & _COLUMN_FILE.keys():
             parts = keys_of(place, value, _SPLIT_FILES, "train")
             return ColumnSpec(place, keys={"column": place}, parts=parts)
         keys = keys_of(place, value, _COLUMN_FILE, "file")
         return ColumnSpec(
-            place, (keys.get("file", ""),), columns=keys.get("column"), id=keys.get("id")
+            place, (keys.get("file", ""),), column=keys.get("column"), id=keys.get("id")
         )
 
     def nodes_of(place: str, by_name: JSON, kinds: Mapping[str, Any]) -> dict[str, NodeSpec]:

@@ -79,8 +79,10 @@ def shown(value: object) -> str:
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The one of `choices` that is most like `name`; None where none is."""
     folded = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.55)
-    return folded[found[0]] if found else None
+    found = difflib.get_close_matches(name.lower(), folded, cutoff=0.55)
+    # People rarely get the first letter wrong.
+    best = max(found, key=lambda one: one[:1] == name[:1].lower(), default=None)
+    return None if best is None else folded[best]
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:

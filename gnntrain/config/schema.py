@@ -417,7 +417,7 @@ class EvaluationConfig(Section):
 
     name: Literal["layerwise", "sampled"] = "layerwise"
     """Exact metrics, layer by layer with all neighbours; or estimates, from sampled neighbours."""
-    ranks: Annotated[Literal["all", "0"], BeforeValidator(types.text_of_number)] = "all"
+    ranks: Annotated[Literal["all", "0"], BeforeValidator(str)] = "all"
     """Ranks that take part: all, or 0 for rank 0 alone."""
     memory_limit: types.Positive | None = None
     """layerwise: GiB of memory for a layer's outputs, beyond which they go to disk, and for a pass

@@ -28,9 +28,6 @@ _TYPES = {
 _WORDS = {"boolean": ("true", "false"), "null": ("null",)}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
-# pydantic has a deprecated method of the name that the key `schema` must have.
-warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
-
 if TYPE_CHECKING:  # a section's keys are its arguments
     from pydantic._internal._model_construction import ModelMetaclass as _SectionType
 else:
@@ -38,6 +35,12 @@ else:
     class _SectionType(type(pydantic.BaseModel)):
         """Where a section is made, `TrainerConfig(lr=-1)`, its keys are judged, and the key `name`
         chooses its class."""
+
+        def __new__(meta, *args: Any, **keys: Any) -> type:
+            with warnings.catch_warnings():
+                # pydantic has a deprecated method of the name that the key `schema` must have.
+                warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
+                return super().__new__(meta, *args, **keys)
 
         def __call__(cls, /, **keys: Any) -> Section:
             section, problems = judged(cls, keys, "" if cls.named else f"{cls.__name__}.")
@@ -125,22 +128,19 @@ def judged(
                 for path, its_value in flattened({f"{place}{key}": value}).items():
                     hint = _meant(path, top, keys)
                     found.append(Problem(prefix + path, shown(its_value), UNKNOWN, hint))
-        while True:
-            try:
-                made = kind.model_validate(known, context={"saved": saved})
-            except ValidationError as error:
-                wrong = {one["loc"][0] for one in error.errors(include_url=False)}
-                values = {key: known.pop(key) for key in [*known] if key in wrong}
-                if "name" in values and kind.names() and choices(key_schema(kind, "name")):
-                    # Which other keys there are is not known.
-                    values, known, found = {"name": values["name"]}, {}, []
-                found += (
-                    _wrong_value(kind, key, value, f"{prefix}{place}{key}")
-                    for key, value in values.items()
-                )
-            else:
-                problems.extend(found)
-                return made
+        try:
+            made = kind.model_validate(known, context={"saved": saved})
+        except ValidationError as error:
+            wrong = {one["loc"][0] for one in error.errors(include_url=False)}
+            values = {key: known.pop(key) for key in [*known] if key in wrong}
+            if "name" in values and kind.names() and choices(key_schema(kind, "name")):
+                # Which other keys there are is not known.
+                values, known, found = {"name": values["name"]}, {}, []
+            for key, value in values.items():
+                found.append(_wrong_value(kind, key, value, f"{prefix}{place}{key}"))
+            made = kind.model_validate(known, context={"saved": saved})
+        problems.extend(found)
+        return made
 
     return cast(AnySection, judge(kind, keys, "")), problems
 

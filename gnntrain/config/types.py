@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Predicate
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     GetPydanticSchema,
@@ -82,16 +83,8 @@ def _number_of_text(value: object) -> object:
     return value
 
 
-def text_of_number(value: object) -> object:
-    """A number as text, anything else as it is: `run.name=2024` is a name."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if is_number else value
-
-
-def _path(value: object) -> object:
-    text = os.fspath(value) if isinstance(value, os.PathLike) else text_of_number(value)
-    # No symlink is resolved.
-    return os.path.abspath(os.path.expanduser(text)) if text and isinstance(text, str) else text  # noqa: PTH100, PTH111
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  # resolves no symlink
 
 
 NUMBER = BeforeValidator(_number_of_text)
@@ -105,15 +98,20 @@ OneOrMore = Annotated[int, Field(ge=1, lt=2**62), described("an integer >= 1")]
 ZeroOrMore = Annotated[int, Field(ge=0, lt=2**62), described("an integer >= 0")]
 Seed = Annotated[int, Field(ge=0, lt=2**63), described("an integer from 0 to 2^63 - 1")]
 
-Text = Annotated[str, BeforeValidator(text_of_number), Field(min_length=1)]
-"""Text that is not empty; numbers become text."""
+Text = Annotated[str, Field(min_length=1, strict=False, coerce_numbers_to_str=True)]
+"""Text that is not empty; numbers become text: `run.name=2024` is a name."""
 
 ClassName = Annotated[
     Text, BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
 ]
 """Name of a class: truth values become text, too."""
 
-PathText = Annotated[str, BeforeValidator(_path), Field(min_length=1), described("a path")]
+PathText = Annotated[
+    Text,
+    BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
+    AfterValidator(_absolute),
+    described("a path"),
+]
 """A path, made absolute: a run's configuration means the same from any folder."""
 
 FolderName = Annotated[

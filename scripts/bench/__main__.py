@@ -279,8 +279,7 @@ def show_floor(
     """How far ours is from what the machine could do, by precision."""
     table = Table(title="floor of a step", title_justify="left")
     table.add_column("precision and threads")
-    headings = ("GFLOP", "MB", "GFLOP/s", "rows GB/s", "floor s", "step s", "step / floor")
-    for name in headings:
+    for name in ("GFLOP", "MB", "GFLOP/s", "rows GB/s", "floor s", "step s", "step / floor"):
         table.add_column(name, justify="right")
     for result in results:
         floor = floors.get(floor_key(result.entry.precision, result.entry.threads))

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from gnntrain.loading.features import rows_of
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
-from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
+from gnntrain.sampling.base import NO_TARGETS, Int64Array, SampleKey, Seeds
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
@@ -209,6 +210,12 @@ class Bench:
         assert isinstance(loaders, LoaderBuilder), "of a graph with one type"
         self.loaders = loaders
 
+    def batches(self) -> list[Int64Array]:
+        """The seeds of an epoch's batches."""
+        plan = training_plan(self.config, self.task, self.context)
+        order = plan.order(0)
+        return [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
+
 
 def measure(
     case: Case,
@@ -260,9 +267,7 @@ def _epochs(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
 
 def _sampling(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     sampler = bench.loaders.sampler(bench.config.sampler.fan_outs)
-    plan = training_plan(bench.config, bench.task, bench.context)
-    order = plan.order(0)
-    batches = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
+    batches = bench.batches()
 
     def draw(turn: int, step: int) -> int:
         seeds = Seeds({NODE: as_tensor(batches[step])}, NO_TARGETS)
@@ -299,7 +304,8 @@ def _wholegraph(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]
     peer.close()
     num_bytes = sum(array.nbytes for array in arrays)
     where = f"{num_bytes / 2**30:.2f} GiB in {wholegraph.MEMORY_TYPE} memory, beside torch's"
-    return rates, notes | {"version": wholegraph.version(), "placement": [where]}
+    version = metadata.version("pylibwholegraph-cu13")
+    return rates, notes | {"version": version, "placement": [where]}
 
 
 def _gathering_rates(
@@ -309,10 +315,8 @@ def _gathering_rates(
     draw: Callable[[Tensor, SampleKey], Gathered],
 ) -> tuple[list[float], dict[str, Any]]:
     """Edges a second of `draw`, which is given seeds on the device; what it drew is noted."""
-    device, plan = bench.context.device, training_plan(bench.config, bench.task, bench.context)
-    order = plan.order(0)
-    shares = [plan.rank_batch(order, step).seeds for step in range(plan.num_steps)]
-    batches = [torch.from_numpy(seeds).to(device, seed_dtype) for seeds in shares]
+    device = bench.context.device
+    batches = [torch.from_numpy(seeds).to(device, seed_dtype) for seeds in bench.batches()]
     first = draw(batches[0], SampleKey(0, 0, 0))
     if not first.rows.cpu().equal(rows_of(bench.store.nodes[NODE])[first.nodes.cpu().long()]):
         raise RuntimeError("the rows that were gathered are not those of the nodes that were drawn")

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-VERSION = "26.10.0"
-
 # Kernels read it by a plain pointer: the fastest of WholeGraph's kinds of memory for one GPU.
 MEMORY_TYPE = "continuous"
 
@@ -107,11 +105,5 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pylibwholegraph":
             raise
-        raise LeftOut(
-            f"pylibwholegraph is not installed; scripts/gpu_check.sh says how to have {VERSION}"
-        ) from None
-
-
-def version() -> str:
-    """WholeGraph's."""
-    return str(importlib.import_module("pylibwholegraph").__version__)
+        what = "pylibwholegraph is not installed; scripts/gpu_check.sh says how to have it"
+        raise LeftOut(what) from None

@@ -52,8 +52,10 @@ def watch_growth(num_epochs: int, seed: int, keys: Sequence[str] = _KEYS) -> dic
     memory = np.array([json.loads(line)["memory"] for line in lines], dtype=np.float64)
     growth = relative_growth(memory[int(_WARM_UP * num_epochs) :])
     files, threads = zip(*looks, strict=True)
+    fifth = max(1, len(files) // 5)
+    stays = bool(np.median(files[-fifth:]) <= np.median(files[:fifth]))
     return {
-        "clean": growth < _MOST_GROWTH and _median_of(files, -1) <= _median_of(files, 0),
+        "clean": growth < _MOST_GROWTH and stays,
         "epochs": len(memory),
         "growth": growth,
         "median_bytes": int(np.median(memory)),
@@ -68,12 +70,6 @@ def relative_growth(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     thinned = values[:: max(1, len(values) // 500)]
     slope = theilslopes(thinned)[0]
     return float(slope * len(thinned) / np.median(thinned))
-
-
-def _median_of(numbers: Sequence[int], part: int) -> float:
-    """The median of the first (0) or last (-1) fifth."""
-    fifth = max(1, len(numbers) // 5)
-    return float(np.median(numbers[:fifth] if part == 0 else numbers[-fifth:]))
 
 
 def _looks(job: subprocess.Popen[bytes], table: Path, warm_up: int) -> list[tuple[int, int]]:

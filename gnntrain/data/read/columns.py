@@ -73,9 +73,9 @@ def open_nodes(
 ) -> Table:
     """Files of nodes, or of their labels (`own` is then said of these), as one table."""
     if not is_array_file(paths[0]):
-        splits = () if own is spec else spec.split.columns or ()
+        splits = () if own is spec else spec.split.column or ()
         return open_table(paths, (*own.header, *splits), options, bad)
-    usual = FEATURE_ARRAYS if own is spec else spec.label.columns or LABEL_ARRAYS
+    usual = FEATURE_ARRAYS if own is spec else spec.label.column or LABEL_ARRAYS
     return _open_arrays(paths[0], load_arrays(paths), usual, spec, own.id, options)
 
 
@@ -106,7 +106,7 @@ def _open_arrays(
     number = options.split if isinstance(options.split, int) else 0
     columns = {}
     for name, array in arrays.items():
-        is_label = name in (spec.label.columns or ()) and array.ndim == 1
+        is_label = name in (spec.label.column or ()) and array.ndim == 1
         if array is main or not (is_label or name in (*ID_ARRAYS, *MASK_ARRAYS, id_name)):
             continue
         if array.ndim == 2 and name in MASK_ARRAYS:  # [num_rows, num_splits]
@@ -258,7 +258,7 @@ def columns_of_nodes(
     places = places or find_id(table, spec, spec, passed_over)
     taken = {*places.values(), *foreign}
     if not spec.label.files:
-        given = spec.label.columns or ()
+        given = spec.label.column or ()
         usual = {} if given else find_column(table, "label", ignored)
         taken |= {*usual.values(), *chain(*(named_column(table, name) for name in given))}
     if not split_elsewhere:
@@ -292,7 +292,7 @@ def find_id(
     if found or len(table.names) == 1:
         return found
     others = {*COLUMN_NAMES["label"], *COLUMN_NAMES["split"], *MASK_ARRAYS}
-    asked = {*(spec.label.columns or ()), *(spec.split.columns or ())}
+    asked = {*(spec.label.column or ()), *(spec.split.column or ())}
     not_free = {*passed_over, *_find_masks(table, passed_over).values()}
     free = [
         place
@@ -351,7 +351,7 @@ def label_columns(
 
     Of a labels file, which has ids, too; or `within` the nodes' table.
     """
-    key, given, features = spec.label.key("column"), spec.label.columns or (), table
+    key, given, features = spec.label.key("column"), spec.label.column or (), table
     usual: Sequence[str] = COLUMN_NAMES["label"]
     if within and isinstance(features, ArrayTable):
         usual = given or LABEL_ARRAYS
@@ -392,7 +392,7 @@ def label_columns(
 
 def named_split(table: Table, spec: NodeSpec) -> list[int]:
     """The named column of the splits in the nodes' table, if it is there."""
-    names = () if spec.split.files else spec.split.columns or ()
+    names = () if spec.split.files else spec.split.column or ()
     # A number counts the columns of the labels file, if there is one.
     return [
         place
@@ -404,7 +404,7 @@ def named_split(table: Table, spec: NodeSpec) -> list[int]:
 
 def split_places(table: Table, spec: NodeSpec, ignored: Collection[int]) -> dict[Role, int]:
     """The column of split names, and those of masks."""
-    named = spec.split.columns
+    named = spec.split.column
     if named is None:
         return _find_split(table, ignored)
     _refuse_ignored(table, spec.split.key("column"), named, ignored, spec)

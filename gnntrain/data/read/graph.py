@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.config.graph_spec import NO_ID, GraphSpec, NodeSpec
+from gnntrain.config.graph_spec import GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, meant_or, shown
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
 from gnntrain.data.graph import NODE, SPLITS, EdgeData, EdgeType, GraphData, NodeData, NodeType
@@ -241,9 +241,6 @@ class _Reader:
                 check(label.asked(), *(of_labels or within))
                 if of_split or not split.files:
                     check(split.asked(), *(of_split or [*within, *of_labels]))
-            for own, there in ((label, of_labels), (split, of_split)):
-                if there and own.id is not None and own.id != NO_ID:
-                    check([(own.key("id"), own.id)], *there)
         if spec.mixed is not None:
             check(spec.mixed.asked(), *mixed)
         for edges in spec.edges:
@@ -288,7 +285,7 @@ class _Reader:
         wanted, schema, labelled = self.options.target, self.spec.schema, self.labelled
         hint = "Name its column in the schema, `author: {…, label: area}`; of an object, give it y."
         of_labels = ((name, part.label) for name, part in self.specs.items())
-        named = [name for name, one in of_labels if one.files or one.columns is not None]
+        named = [name for name, one in of_labels if one.files or one.column is not None]
         usual = []
         for name, table in tables.items():
             names = table.arrays if isinstance(table, ArrayTable) else table.names

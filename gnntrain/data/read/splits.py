@@ -118,7 +118,7 @@ def _rows_of_columns(
     elif targets.rows.columns.keys() & {*_ROLES}:
         rows = targets.rows
     else:
-        named = spec.split.columns
+        named = spec.split.column
         is_there = named is None or named_split(source, spec)
         places = split_places(source, spec, ignored_columns(source, spec)) if is_there else {}
         if not places and named is not None:
