@@ -1,8 +1,9 @@
 """Kernels broken from outside, in every process that a test starts: this file is `sitecustomize`,
 which Python imports at its start.
 
-`BROKEN` names operators, each with how its kernel is broken (wrong, raise, memory, hang, abort, or
-orphan: abort, but a process that it started goes on), as in "aggregate=wrong,gather=abort". `compute.kernels=auto` then takes Triton's kernels on a CPU, too.
+`BROKEN` names operators, each with how its kernel is broken, as in "aggregate=wrong,gather=abort":
+wrong, raise, memory, hang, abort, or orphan: abort, while a process that it started goes on.
+`compute.kernels=auto` then takes Triton's kernels on a CPU, too.
 """
 
 from __future__ import annotations
