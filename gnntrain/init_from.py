@@ -16,7 +16,7 @@ from gnntrain.errors import UserError
 from gnntrain.models import AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import model_signature, refuse_other_types
-from gnntrain.training.checkpoint import epoch_of, load_checkpoint, weights_of
+from gnntrain.training.checkpoint import load_checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +30,7 @@ def resolved_source(config: Config, graph: Graph) -> Config:
     """
     assert config.trainer.init_from is not None
     run = RunDirectory.open(config.trainer.init_from)
-    trainer = config.trainer.model_copy(update={"init_from": str(run.path)})
-    config = config.model_copy(update={"trainer": trainer})
+    config = config.changed(trainer={"init_from": str(run.path)})
     _, taken, fresh = _fitting(config, run, graph)
     if not any(weight.dim() > 1 for weight in taken.values()):
         raise UserError(
@@ -80,7 +79,7 @@ def _fitting(
     refuse_other_types(signature, graph, subject=subject, exactly=True)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    weights = weights_of(state, checkpoint)
+    weights = state["model"]
     # A weight that counts other features, nodes or classes than the run's, or in another order,
     # does not fit, even if there are as many. It is one whose shape changes where those double.
     widths, numbers = dict(graph.schema.num_features), dict(graph.schema.num_nodes)
@@ -107,4 +106,4 @@ def _fitting(
                 taken[name] = weights[name]
             else:
                 fresh.append(name)
-    return epoch_of(state, checkpoint), taken, fresh
+    return state["epoch"], taken, fresh

@@ -107,8 +107,7 @@ def train(
         config = config.model_copy(update={"run": saved.run})
         source, first = config.trainer.init_from, saved.trainer.init_from
         if source and first and Path(source).name in (rundir.LATEST, Path(first).name):
-            trainer = config.trainer.model_copy(update={"init_from": first})
-            config = config.model_copy(update={"trainer": trainer})
+            config = config.changed(trainer={"init_from": first})
         if changed := checks.changed_meaning(saved, config):
             raise ConfigError(changed)
         summary = begun.summary() or {}

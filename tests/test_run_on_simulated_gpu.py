@@ -25,10 +25,10 @@ from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
 from gnntrain.run import evaluate, prepare_store, resume, saved_config, train
 from gnntrain.training.checkpoint import load_checkpoint
+from tests.outcomes.test_resume import assert_same_run, disturb, rows
 from tests.processes import ROOT, python
 from tests.simulated_device import Traffic, present, watched
 from tests.simulated_device.module import DeviceModule
-from tests.test_resume import assert_same_run, disturb, rows
 
 COMMON = ["model.hidden_channels=8", "logger=[csv]", "compute.kernels=torch"]
 COMMON += ["distributed.threads=1"]

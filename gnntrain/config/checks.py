@@ -35,6 +35,7 @@ _PINNED = ("sampler.topology", "resident pinned", "auto or host")
 _PLACED = ("features.placement", "pinned sharded", "auto, resident, cached or memmap")
 _GRAPH = ("trainer.cuda_graph", "true", "false")
 _TORCH = {"compute.kernels": "torch"}
+_BASIC, _OPTUNA = {"sweep=basic": "true"}, "sweep=optuna, since it has no effect"
 
 _CLASHES: Rules = {
     ("sampler.threads", "!0 null", "0 or null"): {"sampler.backend": "pyg"},
@@ -87,6 +88,10 @@ _CLASHES: Rules = {
     ("distributed.parts", "null", "a folder by gnntrain partition"): {
         "distributed.graph": "partitioned"
     },
+    ("sweep.trials", "!20", _OPTUNA): _BASIC,
+    ("sweep.sampler", "!tpe", _OPTUNA): _BASIC,
+    ("sweep.pruner", "!median", _OPTUNA): _BASIC,
+    ("sweep.seed", "!0", _OPTUNA): _BASIC,
     ("evaluation.ranks", "0", "all"): {"exact evaluation of a graph in parts": "true"},
     **dict.fromkeys((_TRITON, _PINNED, _PLACED), _TORCH),
 }
@@ -215,6 +220,7 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem
         "a fan-out of -1": any(
             min(one) < 1 for one in (drawn.values() if isinstance(drawn, Mapping) else [drawn])
         ),
+        "sweep=basic": config.sweep.name == "basic",
         "a data set of classes": data.name in DATASET_NAMES and data.name != "files",
         "exact evaluation of a graph in parts": keys.graph == "partitioned" and is_exact,
     }

@@ -28,9 +28,6 @@ _TYPES = {
 _WORDS = {"boolean": ("true", "false"), "null": ("null",)}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
-# pydantic has a deprecated method of the name that the key `schema` must have.
-warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
-
 if TYPE_CHECKING:  # a section's keys are its arguments
     from pydantic._internal._model_construction import ModelMetaclass as _SectionType
 else:
@@ -38,6 +35,12 @@ else:
     class _SectionType(type(pydantic.BaseModel)):
         """Where a section is made, `TrainerConfig(lr=-1)`, its keys are judged, and the key `name`
         chooses its class."""
+
+        def __new__(meta, *args: Any, **keys: Any) -> type:
+            with warnings.catch_warnings():
+                # pydantic has a deprecated method of the name that the key `schema` must have.
+                warnings.filterwarnings("ignore", 'Field name "schema" in "FilesConfig" shadows')
+                return super().__new__(meta, *args, **keys)
 
         def __call__(cls, /, **keys: Any) -> Section:
             section, problems = judged(cls, keys, "" if cls.named else f"{cls.__name__}.")

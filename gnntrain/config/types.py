@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Predicate
@@ -109,7 +108,7 @@ ClassName = Annotated[
 
 PathText = Annotated[
     Text,
-    BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
+    BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
     AfterValidator(_absolute),
     described("a path"),
 ]

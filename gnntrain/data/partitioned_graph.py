@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays
 from gnntrain.data.graph import (
@@ -23,9 +23,8 @@ from gnntrain.data.graph import (
     GraphSchema,
     Int64Array,
     NodeType,
-    index_dtype,
 )
-from gnntrain.data.store import GraphMeta, check_arrays
+from gnntrain.data.store import GraphMeta
 from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 
@@ -74,31 +73,6 @@ class PartitionMeta(GraphMeta):
     target_scale: TargetScale | None
     target_ranges: dict[str, list[tuple[float, float] | None]] | None
     parts: tuple[PartMeta, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _check_arrays(self) -> Self:
-        shared = self.shared_arrays()
-        for i, kind in enumerate(self.node_types):
-            if kind.num_features == 0:
-                shared[f"original_{i}"] = ("int64", (kind.num_nodes,))
-        check_arrays(self.arrays, shared)
-        index = index_dtype(max(kind.num_nodes for kind in self.node_types)).name
-        first = {name: array.dtype for name, array in self.parts[0].arrays.items()}
-        num_types = len(self.node_types), len(self.edge_types)
-        for number, part in enumerate(self.parts):
-            if (len(part.node_counts), len(part.edge_counts)) != num_types:
-                raise ValueError(f"part {number} has another number of types")
-            expected = self.row_arrays(part.node_counts, part.edge_counts)
-            expected["indices"] = (index, (part.num_edges,))
-            for i, size in enumerate(part.node_counts):
-                expected[f"original_{i}"] = ("int64", (size,))
-            check_arrays(part.arrays, expected, f"part {number}")
-            if first != {name: array.dtype for name, array in part.arrays.items()}:
-                raise ValueError(f"part {number} has other arrays than part 0")
-        for i, kind in enumerate(self.node_types):
-            if sum(part.node_counts[i] for part in self.parts) != kind.num_nodes:
-                raise ValueError(f"the parts have not all nodes of {kind.name}")
-        return self
 
 
 @dataclass(frozen=True, eq=False)

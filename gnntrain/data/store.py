@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import stat
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field
 
 from gnntrain.atomic_io import atomic_write
 from gnntrain.data.array_folder import (
@@ -46,12 +45,6 @@ from gnntrain.data.summary import DataSummary
 from gnntrain.metrics import LabelKind
 
 META_FILE = "meta.json"
-
-Expected = dict[str, tuple[str, tuple[int, ...] | None]]
-"""By array: a regular expression for its type, and its shape; None: one dimension of any length."""
-
-_IDS = r"int64|\|S[1-9][0-9]*"
-_OPTIONAL_ARRAYS = ("edge_weight", "node_ids", "class_names")
 
 
 class NodeTypeMeta(Meta):
@@ -100,7 +93,8 @@ class GraphMeta(Meta):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read it from its file in a folder; raises `StoreError`."""
+        """Read it from its file in a folder; raises `StoreError`. Of a file with the right digest,
+        which gnntrain wrote, the sizes are not compared with each other."""
         try:
             if not stat.S_ISREG((folder / cls.FILE).lstat().st_mode):  # a pipe would be waited for
                 raise ValueError("it is no regular file")
@@ -116,10 +110,6 @@ class GraphMeta(Meta):
             return cls.model_validate_json(text)
         except OSError as error:
             reason = f"it cannot be read ({error.strerror})"
-        except ValidationError as error:
-            first = error.errors()[0]
-            what = first["msg"].removeprefix("Value error, ")
-            reason = ": ".join(filter(None, [".".join(map(str, first["loc"])), what]))
         except (ValueError, RecursionError) as error:
             reason = str(error)
         raise StoreError(folder, f"{cls.FILE}: {reason}")
@@ -130,17 +120,6 @@ class GraphMeta(Meta):
         content["digest"] = digest_of(content)
         with atomic_write(folder / self.FILE) as file:
             file.write(json.dumps(content, indent=1).encode())
-
-    @model_validator(mode="after")
-    def _check_types(self) -> Self:
-        nodes = [kind.name for kind in self.node_types]
-        edges = [kind.name for kind in self.edge_types]
-        ends = {end for source, _, destination in edges for end in (source, destination)}
-        for name in sorted({self.target, *ends} - set(nodes)):
-            raise ValueError(f"it does not list the node type {name!r}")
-        if len(set(nodes)) < len(nodes) or len(set(edges)) < len(edges):
-            raise ValueError("it lists a type twice")
-        return self
 
     @property
     def is_homogeneous(self) -> bool:
@@ -166,30 +145,6 @@ class GraphMeta(Meta):
     # Arrays of nodes and in-edges, of a store or a part. `indptr` and `indices` are those of a
     # `FusedCSC`. Features and ids of the node type at position i are `features_<i>` and
     # `node_ids_<i>`; labels are the target type's.
-
-    def row_arrays(self, num_nodes: Sequence[int], num_edges: Sequence[int]) -> Expected:
-        """Types and shapes of the arrays of that many nodes and in-edges of each type."""
-        sizes = {kind.name: size for kind, size in zip(self.node_types, num_nodes, strict=True)}
-        target, matrix = sizes[self.target], (sizes[self.target], self.num_classes)
-        labels = {"multilabel": ("uint8", matrix), "continuous": ("float32|float64", matrix)}
-        expected: Expected = {
-            "indptr": ("int64", (sum(sizes[kind.name[2]] + 1 for kind in self.edge_types),)),
-            "indices": ("int32|int64", (sum(num_edges),)),
-            "labels": labels.get(self.task, ("int32", (target,))),
-        }
-        if len(self.node_types) == len(self.edge_types) == 1:
-            expected["edge_weight"] = ("float32", (sum(num_edges),))
-            expected["gcn_norm"] = ("float32", (target,))
-        for number, (kind, size) in enumerate(zip(self.node_types, num_nodes, strict=True)):
-            shape = (size, kind.num_features)
-            expected[f"features_{number}"] = ("float32|float16|bfloat16", shape)
-            expected[f"node_ids_{number}"] = (_IDS, (size,))
-        return expected
-
-    def shared_arrays(self) -> Expected:
-        """Types and shapes of the arrays that a graph in parts has once."""
-        splits: Expected = {f"split_{name}": ("int64", None) for name in SPLITS}
-        return splits | {"class_names": (_IDS, (self.num_classes,))}
 
     def attributes_of(
         self,
@@ -225,24 +180,6 @@ class GraphMeta(Meta):
         return {"nodes": nodes, "edges": edges, **attributes}
 
 
-def check_arrays(arrays: Arrays, expected: Expected, where: str = "it") -> None:
-    """Compare the arrays' types and shapes with the sizes: a kernel must not read beyond them.
-    Raises ValueError at the first difference; `where` lists the arrays, for its message."""
-    for name in sorted(arrays.keys() - expected.keys()):
-        raise ValueError(f"{where} lists an unknown array {name!r}")
-    for name, (dtype, shape) in expected.items():
-        array = arrays.get(name)
-        if array is None:
-            if not name.startswith(_OPTIONAL_ARRAYS):
-                raise ValueError(f"{where} does not list {name}")
-            continue
-        shapes = [array.shape[:1] or (0,)] if shape is None else [shape]
-        if name == "gcn_norm":
-            shapes.append((*shapes[0], 2))  # with the weights of self loops
-        if array.shape not in shapes or not re.fullmatch(dtype, array.dtype):
-            raise ValueError(f"{where} gives {name} as {array.dtype} {list(array.shape)}")
-
-
 class StoreMeta(GraphMeta):
     """The content of `meta.json`; labels and splits are the target type's."""
 
@@ -257,12 +194,6 @@ class StoreMeta(GraphMeta):
     @property
     def num_edges(self) -> list[int]:
         return [kind.num_edges for kind in self.edge_types]
-
-    @model_validator(mode="after")
-    def _check_arrays(self) -> Self:
-        expected = self.row_arrays(self.num_nodes, self.num_edges) | self.shared_arrays()
-        check_arrays(self.arrays, expected)
-        return self
 
     @property
     def content_digest(self) -> str:

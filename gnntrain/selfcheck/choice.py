@@ -11,6 +11,7 @@ import socket
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 import torch
@@ -19,11 +20,13 @@ from filelock import FileLock
 from gnntrain.atomic_io import atomic_write
 from gnntrain.compute.selection import CPU_KERNELS, KernelChoice
 from gnntrain.config import Config
-from gnntrain.distributed.rendezvous import Rendezvous
 from gnntrain.errors import UserError
 from gnntrain.reporting.environment import compiler, package_version, visible_gpus
 from gnntrain.reporting.text import counted
 from gnntrain.selfcheck.cases import Case, Outcome, all_cases, try_cases
+
+if TYPE_CHECKING:
+    from gnntrain.distributed.rendezvous import Rendezvous
 
 TRITON_DEVICES = {"cuda"}
 """Types of devices on which `compute.kernels=auto` means Triton's kernels."""

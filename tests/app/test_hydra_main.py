@@ -22,9 +22,9 @@ from gnntrain.errors import UserError
 from gnntrain.groups import conf_dir
 from gnntrain.reporting.trials import SweepResults
 from gnntrain.sweep.plan import check_sweep
+from tests.outcomes.test_cli import FakeRun, run
 from tests.packages import install
 from tests.processes import python
-from tests.test_cli import FakeRun, run
 
 __all__ = ["run"]  # the fixture
 

@@ -12,8 +12,8 @@ import pytest
 
 from gnntrain.commands import COMMANDS
 from gnntrain.commands.completion import candidates
+from tests.outcomes.test_cli import HEAVY
 from tests.processes import environment, python
-from tests.test_cli import HEAVY
 
 
 def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:

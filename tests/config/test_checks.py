@@ -70,6 +70,7 @@ PYG, TRITON = ({"sampler": {"backend": name}} for name in ("pyg", "triton"))
         ({"trainer": {"scheduler": "plateau"}}, "trainer.warmup_epochs", 4),
         ({"trainer": {"gpus": 2}}, "distributed.num_processes", 4),
         ({}, "task.loss", "huber"),
+        ({}, "sweep.trials", 50),
         (REGRESSION, "trainer.class_weights", "balanced"),
         ({"dataset": {"name": "cora"}}, "task.type", "node_regression"),
         (PYG, "sampler.threads", 2),

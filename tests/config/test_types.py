@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -87,9 +87,9 @@ def test_without_changes_it_is_the_same(config: Config) -> None:
     assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
 
 
-def test_paths_may_be_objects_of_pathlib(tmp_path: Path) -> None:
+def test_paths_may_be_objects_of_any_class(tmp_path: Path) -> None:
     path = tmp_path / "nodes.csv"
-    config = FilesConfig(features=path, edges=path)  # type: ignore[arg-type]
+    config = FilesConfig(features=path, edges=PurePath(path))  # type: ignore[arg-type]
     assert config.features == str(path)
     assert config.model_dump(mode="json")["edges"] == str(path)
 

@@ -14,7 +14,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.tasks import NodeClassification
 from gnntrain.training import checkpoint
 from tests.disks import full_disk
-from tests.test_resume import assert_same_run, begin, cache, go_on, whole
+from tests.outcomes.test_resume import assert_same_run, begin, cache, go_on, whole
 
 __all__ = ["cache", "whole"]  # the fixtures
 

@@ -13,7 +13,7 @@ import pytest
 from scripts.cluster.machines import Machines, Unavailable
 from scripts.cluster.pages import block, commands
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _OPTIONS = [
     "trainer.gpus=0",
     "dataset.num_nodes=600",

@@ -10,7 +10,7 @@ import pytest
 from gnntrain.app import compose_config
 from gnntrain.run import train
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 # Seeds differ by about 0.007, splits of Tolokers by about 0.008.
 TOLERANCE = 0.01

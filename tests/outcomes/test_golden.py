@@ -1,7 +1,7 @@
 """Batches, a store and short runs have the numbers that they had: a rebuilding must keep them.
 
-`RENEW_GOLDEN=1 pytest tests/test_golden.py` writes `golden.json` anew, for a commit that changes
-numbers on purpose and says why.
+`RENEW_GOLDEN=1 pytest tests/outcomes/test_golden.py` writes `golden.json` anew, for a commit that
+changes numbers on purpose and says why.
 """
 
 from __future__ import annotations

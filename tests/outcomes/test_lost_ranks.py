@@ -18,8 +18,8 @@ import torch
 
 from gnntrain.errors import RESTART_CODE
 from scripts.cluster.machines import Machines
+from tests.outcomes.test_machines import two_machines
 from tests.processes import wait_until
-from tests.test_machines import two_machines
 
 pytestmark = pytest.mark.slow
 
