@@ -12,9 +12,8 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
+from gnntrain.app import compose_config
 from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice, select
-from gnntrain.config import from_dict
-from gnntrain.data.store import StoredGraph
 from gnntrain.models.dropout import dropout
 from tests.graphs import random_graph, stored
 from tests.pyg_backends import use_backend
@@ -61,65 +60,39 @@ def test_compiled_dropout_follows_the_selection() -> None:
     assert ["gnntrain.dropout" in code for code in compiled_codes] == [True, False]
 
 
-MODELS: list[dict[str, Any]] = [
-    {"name": "sage"},
-    {"name": "sage", "aggregator": "max"},
-    {"name": "gat", "heads": 2},
-    {"name": "gatv2", "heads": 2},
-    {"name": "gcn"},
-    {"name": "gin"},
-    {"name": "mlp"},
+WAYS = [
+    *("model=sage", "model=sage model.aggregator=max", "model=gcn", "model=gin", "model=mlp"),
+    *("model=gat model.heads=2", "model=gatv2 model.heads=2"),
+    *(f"model=sage {key}" for key in ("sampler=full", "sampler.backend=pyg")),
+    *(f"model=gat {key}" for key in ("sampler=full", "sampler.backend=pyg")),
 ]
+PRECISIONS = [("fp32", "float32", 1e-4), ("bf16", "bfloat16", 1e-2)]
+PLAIN = "model.hidden_channels=8 model.dropout=0 trainer.epochs=3 trainer.batch_size=32"
+"""Without dropout, whose draws depend on the kernels."""
 
 
-def losses_and_metrics(
-    choice: KernelChoice, graph: StoredGraph, folder: Path, keys: dict[str, Any]
-) -> tuple[list[float], list[float]]:
-    """Of three epochs without dropout, whose draws depend on the kernels."""
-    select(choice, "cpu")
-    model = {"hidden_channels": 8, "num_layers": 2, "dropout": 0.0, **keys["model"]}
-    sampler = {"fan_outs": [4, 4], **keys["sampler"]}
-    trainer_keys = {"epochs": 3, "batch_size": 32, **keys["trainer"]}
-    given = {"model": model, "sampler": sampler, "trainer": trainer_keys}
-    config = from_dict(given, saved=True)
-    torch.manual_seed(0)
-    records = trainer_of(config, graph, folder).fit().records
-    metrics = [record.metrics["val"]["accuracy"] for record in records]
-    return [record.train_loss for record in records], metrics
-
-
-@pytest.mark.parametrize(
-    ("sampler", "precision", "stored_as"),
-    [
-        ("neighbor", "fp32", "float32"),
-        ("neighbor", "bf16", "bfloat16"),
-        ("full", "fp32", "float32"),
-        ("pyg", "fp32", "float32"),
-    ],
-)
+@pytest.mark.parametrize(("precision", "stored_as", "tolerance"), PRECISIONS)
 @pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: " ".join(map(str, model.values())))
+@pytest.mark.parametrize("way", WAYS)
 def test_torchs_operators_train_as_the_kernels_do(
-    model: dict[str, Any],
-    sampler: str,
+    tmp_path: Path,
+    way: str,
     precision: str,
     stored_as: str,
-    tmp_path: Path,
+    tolerance: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_backend("torch_sparse", monkeypatch)
     weights = np.random.default_rng(0).random(1500).astype(np.float32)
     data = random_graph(200, 1500, num_features=12, edge_weight=weights)
     graph = stored(tmp_path / "store", data, feature_dtype=stored_as)
-    by_name: dict[str, dict[str, Any]] = {
-        "neighbor": {},
-        "full": {"name": "full"},
-        "pyg": {"backend": "pyg"},
-    }
-    keys = {"model": model, "sampler": by_name[sampler], "trainer": {"precision": precision}}
-    expected, found = (
-        losses_and_metrics(choice, graph, tmp_path, keys) for choice in (CPU_KERNELS, TORCH)
-    )
-    tolerance = 1e-4 if precision == "fp32" else 1e-2
-    assert found[0] == pytest.approx(expected[0], rel=tolerance)
-    assert found[1] == pytest.approx(expected[1], abs=0.05)
+    keys = [*PLAIN.split(), *way.split(), f"trainer.precision={precision}"]
+    config, told = compose_config(keys, for_here=False), []
+    for choice in (CPU_KERNELS, TORCH):
+        select(choice, "cpu")
+        torch.manual_seed(0)
+        records = trainer_of(config, graph, tmp_path).fit().records
+        losses = [record.train_loss for record in records]
+        told.append((losses, [record.metrics["val"]["accuracy"] for record in records]))
+    assert told[1][0] == pytest.approx(told[0][0], rel=tolerance)
+    assert told[1][1] == pytest.approx(told[0][1], abs=0.05)

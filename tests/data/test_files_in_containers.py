@@ -9,7 +9,6 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -27,89 +26,56 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import ClusterData
 
 from gnntrain.config import FilesConfig
-from gnntrain.data.build import write_store
 from gnntrain.data.conversions import conversion_hint
-from gnntrain.data.graph import GraphData, PrepareOptions
+from gnntrain.data.graph import SPLITS
 from gnntrain.data.read.objects import load_saved
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store, record_of
+from tests.graphs import random_graph, stored
 
 pytestmark = pytest.mark.usefixtures("here")
 NUM_NODES, NUM_EDGES = 30, 80
 
 
-@dataclass(frozen=True)
 class Graph:
     """A small directed graph without duplicate edges: all containers can hold it."""
 
-    x: Any
-    y: Any
-    edge_index: Any
-    splits: Any
-
-    @property
-    def of_nodes(self) -> dict[str, Any]:
-        masks = {f"{name}_mask": self.splits == name for name in ("train", "val", "test")}
-        return {"x": self.x, "y": self.y, **masks}
-
-    @property
-    def arrays(self) -> dict[str, Any]:
-        return {**self.of_nodes, "edge_index": self.edge_index}
-
-    @property
-    def data(self) -> Data:
-        return Data(**{name: torch.from_numpy(array) for name, array in self.arrays.items()})
-
-    @property
-    def nodes(self) -> pd.DataFrame:
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        places = rng.choice(NUM_NODES**2, NUM_EDGES, replace=False)
+        self.x = rng.integers(-8, 8, (NUM_NODES, 3)).astype(np.float32) / 4
+        self.y = np.arange(NUM_NODES) % 3
+        self.splits = np.array(SPLITS)[rng.permutation(NUM_NODES) % 3]
+        self.edge_index = np.stack([places // NUM_NODES, places % NUM_NODES])
+        masks = {f"{name}_mask": self.splits == name for name in SPLITS}
+        self.of_nodes: dict[str, Any] = {"x": self.x, "y": self.y, **masks}
+        self.arrays = {**self.of_nodes, "edge_index": self.edge_index}
+        self.data = Data(**{name: torch.from_numpy(array) for name, array in self.arrays.items()})
         features = {f"x{i}": column for i, column in enumerate(self.x.T)}
         ids = {"id": np.arange(NUM_NODES)}
-        return pd.DataFrame({**ids, **features, "label": self.y, "split": self.splits})
-
-    @property
-    def edges(self) -> pd.DataFrame:
-        return pd.DataFrame({"source": self.edge_index[0], "target": self.edge_index[1]})
-
-    @property
-    def adjacency(self) -> Any:
+        self.nodes = pd.DataFrame({**ids, **features, "label": self.y, "split": self.splits})
+        self.edges = pd.DataFrame({"source": self.edge_index[0], "target": self.edge_index[1]})
         ones = np.ones(NUM_EDGES, np.float32)
-        return sp.coo_array((ones, tuple(self.edge_index)), shape=(NUM_NODES, NUM_NODES))
-
-    @property
-    def networkx(self) -> Any:
-        found = nx.DiGraph()
+        self.adjacency = sp.coo_array((ones, tuple(self.edge_index)), shape=(NUM_NODES, NUM_NODES))
+        self.networkx = nx.DiGraph()
         for record in self.nodes.to_dict("records"):
-            found.add_node(record.pop("id"), **record)
-        found.add_edges_from(self.edge_index.T.tolist())
-        return found
-
-
-def graph() -> Graph:
-    rng = np.random.default_rng(0)
-    places = rng.choice(NUM_NODES**2, NUM_EDGES, replace=False)
-    x = rng.integers(-8, 8, (NUM_NODES, 3)).astype(np.float32) / 4
-    y = np.arange(NUM_NODES) % 3
-    splits = np.array(["train", "val", "test"])[rng.permutation(NUM_NODES) % 3]
-    return Graph(x, y, np.stack([places // NUM_NODES, places % NUM_NODES]), splits)
+            self.networkx.add_node(record.pop("id"), **record)
+        self.networkx.add_edges_from(self.edge_index.T.tolist())
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of the graph as a builder gives it."""
-    made = graph()
-    data = GraphData.of_arrays(
-        dataset="expected",
-        num_nodes=NUM_NODES,
+    made = Graph()
+    data = random_graph(
+        NUM_NODES,
         src=made.edge_index[0],
         dst=made.edge_index[1],
         labels=made.y,
-        num_classes=3,
-        task="multiclass",
-        splits={name: np.flatnonzero(made.splits == name) for name in ("train", "val", "test")},
+        splits={name: np.flatnonzero(made.splits == name) for name in SPLITS},
         features=made.x,
     )
-    path = tmp_path_factory.mktemp("expected") / "store"
-    return record_of(write_store(path, data, PrepareOptions(), {})).digest
+    return record_of(stored(tmp_path_factory.mktemp("expected") / "store", data)).digest
 
 
 class DGLGraph:
@@ -211,14 +177,14 @@ CONTAINERS: dict[str, tuple[Callable[[Graph], object], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_every_container_gives_the_same_graph(expected: str, name: str) -> None:
     save, keys = CONTAINERS[name]
-    saved = save(graph())
+    saved = save(Graph())
     config = FilesConfig(**keys, store_dir="stores")
     assert record_of(prepare_store(config, data=None if keys else saved).store).digest == expected
 
 
 @pytest.mark.parametrize("suffix", ["gml", "gexf"])
 def test_networkx_files_in_which_label_has_another_meaning_are_converted(suffix: str) -> None:
-    getattr(nx, f"write_{suffix}")(graph().networkx, f"graph.{suffix}")
+    getattr(nx, f"write_{suffix}")(Graph().networkx, f"graph.{suffix}")
     run(conversion_hint(Path(f"graph.{suffix}")))
     assert Path("graph.graphml").is_file()
 
@@ -249,7 +215,7 @@ BOMB = """<?xml version="1.0"?>
 
 
 def data_with(**changes: Any) -> Data:
-    data = graph().data
+    data = Graph().data
     for name, value in changes.items():
         data[name] = value
     return data

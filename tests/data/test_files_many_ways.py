@@ -42,7 +42,6 @@ SPLIT_OF = [
 EDGES = sorted(
     {(node, (node * m + a) % NUM_NODES) for node in range(18) for m, a in ((5, 1), (1, 3))}
 )
-WEIGHTS = [0.5 + 0.25 * (place % 8) for place in range(len(EDGES))]
 
 IDS: Mapping[str, Callable[[int], Any]] = {
     "plain": lambda node: node,
@@ -77,7 +76,6 @@ class Text:
     line_end: str = "\n"
     header: bool = True
     index: str | None = None
-    decimal: str = "."
     packed: str = ""
 
 
@@ -90,13 +88,9 @@ class Way:
     labels: Text | str | None = None  # of a file of their own; None: they are beside the nodes
     split: str = "column"  # of names; or masks, a file of them, or "none"
     ids: str | None = "sparse"  # a key of `IDS`; None: rows are the nodes
-    id_name: str = "id"
     label: str = "text"  # a key of `LABELS`
     label_name: str = "label"
     missing: str = ""  # how a missing label is written
-    ends: tuple[str, str] = ("source", "target")
-    swapped: bool = False
-    weight: bool = False
     keys: bool = False  # all columns are named by keys of the configuration
     row_seed: int = 0
     column_seed: int = 0
@@ -126,12 +120,7 @@ def text_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], text: Text) 
         rows = [[place, *row] for place, row in enumerate(rows)]
     if text.header:
         writer.writerow(names)
-    for row in rows:
-        fields = [
-            str(value).replace(".", text.decimal) if isinstance(value, float) else str(value)
-            for value in row
-        ]
-        writer.writerow(fields)
+    writer.writerows(rows)
     content = out.getvalue().encode(text.encoding)
     if not text.packed:
         return content
@@ -162,9 +151,8 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
         """Write columns as a table; `named` are those that keys of the configuration name."""
         names = shuffled(columns, 0 if role == "edges" else way.column_seed)
         has_header = not isinstance(kind, Text) or kind.header
-        is_found = has_header and (way.keys or way.id_name in ("id", "node_id"))
-        if way.id_name in names and not is_found:  # the id is the first column, or named
-            names = [way.id_name, *(name for name in names if name != way.id_name)]
+        if "id" in names and not has_header:  # the id is the first column
+            names = ["id", *(name for name in names if name != "id")]
         rows = list(zip(*(columns[name] for name in names), strict=True))
         if isinstance(kind, Text):
             path = folder / f"{role}{kind.suffix}{kind.packed}"
@@ -179,11 +167,9 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
             for key, name in named.items():
                 if name in names:
                     keys[key] = name if has_header else str(names.index(name) + has_index)
-        elif role == "edges" and way.weight:
-            keys["weight_column"] = "w"
 
     def node_columns(nodes: list[int], *, has_labels: bool) -> dict[str, list[Any]]:
-        columns = {} if way.ids is None else {way.id_name: [id_of(node) for node in nodes]}
+        columns = {} if way.ids is None else {"id": [id_of(node) for node in nodes]}
         if has_labels:
             missing: Any = way.missing
             if missing == "-1":
@@ -204,7 +190,7 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
         return {f"{s}_mask": [as_flag(SPLIT_OF[node] == s) for node in nodes] for s in SPLITS}
 
     # The nodes, and labels beside them or in a file of their own.
-    of_nodes = {"id_column": way.id_name}
+    of_nodes = {"id_column": "id"}
     of_labels = of_nodes | {"label_column": way.label_name, "split_column": "split"}
     ids = {} if way.ids is None else {"ids": np.array([id_of(node) for node in order])}
     features = {name: [values[node] for node in order] for name, values in FEATURES.items()}
@@ -235,7 +221,7 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
     # A split in a file of its own.
     if way.split == "file table":
         nodes = [node for node in order if way.ids is None or SPLIT_OF[node] is not None]
-        columns = {} if way.ids is None else {way.id_name: [id_of(node) for node in nodes]}
+        columns = {} if way.ids is None else {"id": [id_of(node) for node in nodes]}
         columns["split"] = [SPLIT_OF[node] or "" for node in nodes]
         table = text_bytes(list(columns), list(zip(*columns.values(), strict=True)), Text())
         keys["split"] = save(folder / "split.csv", table)
@@ -251,21 +237,13 @@ def write(way: Way, folder: Path) -> dict[str, Any]:
     # The edges.
     pairs = [[id_of(node) for node in edge] for edge in EDGES]
     if is_table(way.edges):
-        ends = list(zip(way.ends, map(list, zip(*pairs, strict=True)), strict=True))
-        columns = dict(reversed(ends) if way.swapped else ends)
-        columns |= {"w": WEIGHTS} if way.weight else {}
-        places = shuffled(range(len(EDGES)), way.row_seed)
-        columns = {name: [values[place] for place in places] for name, values in columns.items()}
-        source, target = way.ends
-        put("edges", way.edges, columns, source_column=source, target_column=target,
-            weight_column="w")  # fmt: skip
+        sources, targets = map(list, zip(*shuffled(pairs, way.row_seed), strict=True))
+        columns = {"source": sources, "target": targets}
+        put("edges", way.edges, columns, source_column="source", target_column="target")
     else:
         index = np.array(pairs).T
-        weight = {"edge_weight": np.array(WEIGHTS)} if way.weight else {}
-        arrays = index if way.edges == ".npy" else {"edge_index": index, **weight}
+        arrays = index if way.edges == ".npy" else {"edge_index": index}
         keys["edges"] = save(folder / f"edges{way.edges}", arrays)
-    if any(isinstance(k, Text) and k.decimal == "," for k in (way.nodes, way.edges, way.labels)):
-        keys["decimal"] = ","
     return keys
 
 
@@ -295,7 +273,6 @@ def found_in(data: GraphData) -> dict[str, Any]:
     }
     node_of = [round((value - 0.25) / 0.5) for value in matrix[:, places["size"]]]
     classes = found["classes"]
-    weights = found["weights"] or [None] * len(found["edges"])
     return {
         "features": {
             node: [row[places[name]] for name in FEATURES]
@@ -306,17 +283,13 @@ def found_in(data: GraphData) -> dict[str, Any]:
             for node, code in zip(node_of, found["labels"], strict=True)
         },
         "splits": [{node_of[row] for row in rows} for rows in found["splits"]],
-        "edges": Counter(
-            (node_of[source], node_of[target], weight)
-            for (source, target), weight in zip(found["edges"], weights, strict=True)
-        ),
+        "edges": Counter((node_of[source], node_of[target]) for source, target in found["edges"]),
         "ids": {node: plain(one) for node, one in zip(node_of, found["ids"], strict=True)},
     }
 
 
 def expected(way: Way) -> dict[str, Any]:
     order = shuffled(range(NUM_NODES), way.row_seed)
-    weights = WEIGHTS if way.weight else [None] * len(EDGES)
     return {
         "features": {
             node: [float(values[node]) for values in FEATURES.values()] for node in range(NUM_NODES)
@@ -326,7 +299,7 @@ def expected(way: Way) -> dict[str, Any]:
             for node, code in enumerate(CLASSES)
         },
         "splits": [{node for node in range(NUM_NODES) if SPLIT_OF[node] == s} for s in SPLITS],
-        "edges": Counter((*edge, weight) for edge, weight in zip(EDGES, weights, strict=True)),
+        "edges": Counter(EDGES),
         "ids": {
             node: plain(order.index(node) if way.ids is None else IDS[way.ids](node))
             for node in range(NUM_NODES)
@@ -368,14 +341,12 @@ _texts = st.builds(
     line_end=st.sampled_from(["\n", "\n", "\n", "\r\n", "\r"]),
     header=st.sampled_from([True, True, True, False]),
     index=st.sampled_from([None, None, "", "Unnamed: 0"]),
-    decimal=st.sampled_from([".", ".", ".", ","]),
     packed=st.sampled_from(["", "", "", ".gz", ".bz2", ".zst"]),
 )
 _DELIMITERS = [(".csv", ",")] * 4
 _DELIMITERS += [(".csv", sign) for sign in ";\t|"] + [(".txt", sign) for sign in ", \t|"]
 _DELIMITERS += [(".tsv", "\t")]
 _TABLES, _ARRAYS = [".parquet", ".feather"], [".npz", ".pt", ".npy"]
-_ENDS = [("source", "target"), ("src", "dst"), ("From", "To")]
 
 
 @st.composite
@@ -386,7 +357,6 @@ def texts(draw: st.DrawFn) -> Text:
         text,
         suffix=suffix,
         delimiter=delimiter,
-        decimal="." if delimiter == "," else text.decimal,
         index=text.index if text.header else None,
     )
 
@@ -404,14 +374,12 @@ def ways(draw: st.DrawFn) -> Way:
             return draw(st.sampled_from(others))
         text = style if kind == "style" else draw(texts())
         # A key of the configuration holds for all files.
-        return replace(text, header=style.header, index=None, decimal=style.decimal)
+        return replace(text, header=style.header, index=None)
 
     nodes = draw(st.one_of(st.just(style), st.just(style), st.sampled_from(others)))
     ids = draw(st.sampled_from([None, *IDS]))
     if nodes == ".npy" or (nodes == ".pt" and ids in TEXT_IDS):
         ids = None
-    if ids == "float" and style.decimal == ",":
-        ids = "sparse"  # `40,0` stays the text that it is
     label = draw(st.sampled_from(list(LABELS)))
     labels = container() if not is_table(nodes) or draw(st.booleans()) else None
     lacks_text = labels == ".pt" and (label == "text" or ids in TEXT_IDS)
@@ -427,24 +395,16 @@ def ways(draw: st.DrawFn) -> Way:
     edges = container()
     if edges == ".pt" and ids in TEXT_IDS:
         edges = ".npz"
-    keys = not style.header or draw(st.booleans())
-    ends = draw(st.sampled_from([*_ENDS, ("user_a", "user_b")]))
     return Way(
         nodes=nodes,
         edges=edges,
         labels=labels,
         split=draw(st.sampled_from(splits)),
         ids=ids,
-        id_name=draw(st.sampled_from(["id", "id", "node_id", "Node", "user"])),
         label=label,
         label_name=draw(st.sampled_from(["label", "labels", "class", "y"])),
         missing=draw(st.sampled_from(MISSING[label in ("text", "bools") :])),
-        ends=ends,
-        swapped=(ends in _ENDS or keys)
-        and edges != ".npy"
-        and draw(st.sampled_from([False, False, True])),
-        weight=edges != ".npy" and draw(st.sampled_from([False, False, True])),
-        keys=keys,
+        keys=not style.header or draw(st.booleans()),
         row_seed=draw(st.integers(0, 3)),
         column_seed=draw(st.integers(0, 3)),
     )
@@ -453,16 +413,14 @@ def ways(draw: st.DrawFn) -> Way:
 # The tests.
 
 TSV = Text(suffix=".tsv", delimiter="\t")
-GERMAN = Text(delimiter=";", decimal=",", encoding="utf-8-sig", line_end="\r\n")
+EXCEL = Text(delimiter=";", encoding="utf-8-sig", line_end="\r\n")
 NO_HEADER = Text(header=False)
 LIST = Text(suffix=".txt", delimiter=" ", header=False)
 
 PLAIN_WAYS = {
     "no ids": Way(ids=None),
     "ids that pandas made fractions": Way(ids="float"),
-    "ids of labels that pandas made fractions": Way(
-        nodes=".npz", labels=Text(), ids="float", id_name="user"
-    ),
+    "ids of labels that pandas made fractions": Way(nodes=".npz", labels=Text(), ids="float"),
     "labels and splits of their own": Way(labels=Text(), split="file table"),
     "labels as whole numbers": Way(label="ints", missing="-1"),
     "no split": Way(split="none"),
@@ -470,11 +428,9 @@ PLAIN_WAYS = {
     "pandas' index, read and written again": Way(nodes=Text(index="Unnamed: 0"), row_seed=1),
     "any order of rows and columns": Way(labels=Text(), row_seed=1, column_seed=1),
     "no header": Way(nodes=NO_HEADER, edges=NO_HEADER, keys=True),
-    "edges with weights": Way(weight=True),
-    "columns of other names": Way(id_name="user", ends=("user_a", "user_b"), keys=True),
     "tabs": Way(nodes=TSV, edges=TSV),
     "spaces": Way(edges=LIST, ids="sparse", keys=True),
-    "Excel's own in Europe": Way(nodes=GERMAN, edges=GERMAN),
+    "Excel's own in Europe": Way(nodes=EXCEL, edges=EXCEL),
     "packed": Way(nodes=Text(packed=".gz"), edges=Text(packed=".bz2"), labels=Text(packed=".zst")),
     "Parquet": Way(nodes=".parquet", edges=".parquet"),
     "Feather": Way(nodes=".feather", edges=".feather", labels=".feather"),
@@ -487,12 +443,6 @@ PLAIN_WAYS = {
 @pytest.mark.parametrize("way", PLAIN_WAYS.values(), ids=PLAIN_WAYS.keys())
 def test_a_plain_way_is_read(way: Way) -> None:
     assert read(way) is None
-
-
-def test_a_second_column_that_counts_the_nodes_is_asked_about() -> None:
-    way = Way(nodes=Text(index=""), ids="plain", id_name="user", row_seed=1)
-    assert "dataset.id_column=user" in (read(way) or "")
-    assert read(replace(way, keys=True)) is None
 
 
 @pytest.mark.hypothesis
