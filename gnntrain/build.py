@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from gnntrain import devices, models
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
-from gnntrain.data.graph import Graph, NodeType
+from gnntrain.data.graph import SPLITS, Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.targets import TargetScale, refuse_other_labels, refuse_other_types
 from gnntrain.devices import seed_generators
@@ -36,7 +36,7 @@ from gnntrain.tasks import NodeClassification, NodeRegression, Task
 from gnntrain.tasks.base import Labels
 from gnntrain.tasks.node_classification import positive_class
 from gnntrain.training.buffers import DeviceBuffers, SharedBuffers
-from gnntrain.training.evaluation import SPLITS, Evaluator, SampledEvaluator
+from gnntrain.training.evaluation import Evaluator, SampledEvaluator
 from gnntrain.training.graph_access import OwnedParts, WholeGraph
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.module_outputs import ModuleEvaluator

@@ -29,7 +29,7 @@ from gnntrain.run_store import ModelSignature
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks import Task
 from gnntrain.tasks.node_classification import positive_name
-from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights, weights_of
+from gnntrain.training.checkpoint import load_checkpoint, load_weights
 from gnntrain.training.evaluation import Evaluator, Inferred
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def load_best(
     refuse_other_arguments(config)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    weights = weights_of(state, checkpoint)
+    weights = state["model"]
     if data is not None:
         keys = set(DatasetConfig.model_fields) - {"name", "root"}
         keys |= {"weight_column"} if run_store.is_object(config.dataset) else set()
@@ -192,7 +192,7 @@ def load_best(
             _log.warning("%s", unlike)
     load_weights(model, state, checkpoint)
     parts = config, task, model, loaders, graph, context, scratch_dir or run.path
-    evaluator, epoch = partial(build_evaluator, *parts), epoch_of(state, checkpoint)
+    evaluator, epoch = partial(build_evaluator, *parts), state["epoch"]
     positive = positive_name(signature, config.task.positive_class)
     return BestModel(run, epoch, graph, signature, task, positive, model, evaluator)
 

@@ -16,7 +16,7 @@ from gnntrain.errors import UserError
 from gnntrain.models import AnyModel, build_model
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import model_signature, refuse_other_types
-from gnntrain.training.checkpoint import epoch_of, load_checkpoint, weights_of
+from gnntrain.training.checkpoint import load_checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def _fitting(
     refuse_other_types(signature, graph, subject=subject, exactly=True)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
-    weights = weights_of(state, checkpoint)
+    weights = state["model"]
     # A weight that counts other features, nodes or classes than the run's, or in another order,
     # does not fit, even if there are as many. It is one whose shape changes where those double.
     widths, numbers = dict(graph.schema.num_features), dict(graph.schema.num_nodes)
@@ -106,4 +106,4 @@ def _fitting(
                 taken[name] = weights[name]
             else:
                 fresh.append(name)
-    return epoch_of(state, checkpoint), taken, fresh
+    return state["epoch"], taken, fresh

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from gnntrain.loading.transfer import BatchStream, sent
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import Int64Array, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds, Hop, Sample
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 MakeSeeds = Callable[[Int64Array, SampleKey, BatchValues], Seeds]
 """See `Task.seeds`."""
@@ -185,7 +188,11 @@ class SampledLoader(Loader):
     def __iter__(self) -> Iterator[Batch]:
         """The batches from the current position to the end of the epoch."""
         steps = self.plan.batches(self._epoch, self._step)
-        for made in self._made_ahead(steps) if self._threads else map(self._made, steps):
+        batches: Iterator[tuple[Batch, Any]] = map(self._made, steps)
+        if self._threads:
+            ahead = max(self._prefetch, self._threads)
+            batches = made_ahead(self._made, steps, self._threads, ahead)
+        for made in batches:
             self._step += 1
             yield self._stream.take(made)
             del made  # or it would live on while the next is waited for
@@ -226,24 +233,6 @@ class SampledLoader(Loader):
     def _made(self, step: tuple[RankBatch, SampleKey]) -> tuple[Batch, Any]:
         return self._stream.make(lambda: self._batch(*step))
 
-    def _made_ahead(
-        self, steps: Iterator[tuple[RankBatch, SampleKey]]
-    ) -> Iterator[tuple[Batch, Any]]:
-        pending: deque[Future[tuple[Batch, Any]]] = deque()
-        with ThreadPoolExecutor(self._threads, "gnntrain-loader") as pool:
-            try:
-                for step in islice(steps, max(self._prefetch, self._threads)):
-                    pending.append(pool.submit(self._made, step))
-                while pending:
-                    made = pending.popleft().result()
-                    # The next is made while this one is computed.
-                    pending.extend(pool.submit(self._made, step) for step in islice(steps, 1))
-                    yield made
-                    del made  # or it would live on while the next is waited for
-            finally:
-                for future in pending:
-                    future.cancel()
-
     def _batch(self, share: RankBatch, key: SampleKey) -> Batch:
         with self.phases("gather"):
             seeds = self._make_seeds(share.seeds, key, self.values)
@@ -251,6 +240,25 @@ class SampledLoader(Loader):
             sample = self.sampler.sample(seeds, key)
         with self.phases("gather"):
             return self.fill(sample, seeds, share)
+
+
+def made_ahead(
+    make: Callable[[_Item], _Made], items: Iterable[_Item], threads: int, ahead: int
+) -> Iterator[_Made]:
+    """What `make` returns for each item, in order, made by threads; so many are made ahead."""
+    rest, pending = iter(items), deque[Future[_Made]]()
+    with ThreadPoolExecutor(threads, "gnntrain-loader") as pool:
+        try:
+            pending.extend(pool.submit(make, item) for item in islice(rest, ahead))
+            while pending:
+                made = pending.popleft().result()
+                # The next is made while this one is computed.
+                pending.extend(pool.submit(make, item) for item in islice(rest, 1))
+                yield made
+                del made  # or it would live on while the next is waited for
+        finally:
+            for future in pending:
+                future.cancel()
 
 
 class FullGraphLoader(Loader):

@@ -39,7 +39,7 @@ from gnntrain.loading.read_counts import DenseReadCounts, SparseReadCounts, most
 from gnntrain.loading.transfer import send_all
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.kernels import find_in_table, register_in_table, table_layout
-from gnntrain.sampling.remote import DRAW, DrawAnswers, PartDraws
+from gnntrain.sampling.remote import DRAW, PartDraws, draw_answers
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
@@ -229,7 +229,7 @@ class SharedGraph(BatchValues):
                 name: NodeOwners(np.cumsum([0, *(len(part.ranges[name]) for part in parts)]))
                 for name in self.owners
             }
-            exchange.serve(DRAW, DrawAnswers(draws, held, tuple(edges)))
+            exchange.serve(DRAW, draw_answers(draws, held, tuple(edges)))
             exchange.serve(TARGETS, answers_of([part.graph.labels for part in parts]))
             for edge_type in edges:
                 of_parts = [part.graph.edges[edge_type].gcn_norm for part in parts]

@@ -33,7 +33,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.reporting.text import format_metric, shown_path
 from gnntrain.results import prepare
 from gnntrain.run_store import ModelSignature, model_signature
-from gnntrain.training.checkpoint import epoch_of, load_checkpoint, load_weights
+from gnntrain.training.checkpoint import load_checkpoint, load_weights
 from gnntrain.training.records import json_safe
 
 _FORMAT = 1
@@ -108,8 +108,8 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         **signature.to_dict(),
         "num_outputs": signature.num_outputs,
         "preparation": {key: plain["dataset"][key] for key in preparation},
-        "run": run.name,
-        "best_epoch": epoch_of(state, checkpoint),
+        "run": run.path.name,
+        "best_epoch": state["epoch"],
         "data": summary.get("data") or {},
         "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},
         "positive_class": summary.get("positive_class"),

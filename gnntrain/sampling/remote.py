@@ -71,7 +71,7 @@ class RemoteSampler(Sampler):
     size of its batch. Nothing is as long as the graph.
 
     Args:
-        caller: Asks the owners, each of which serves `DRAW` with `DrawAnswers`.
+        caller: Asks the owners, each of which serves `DRAW` with `draw_answers`.
         owners: Who holds which nodes of each type.
         edge_types: In the order of the whole graph.
         fan_outs, scope, replace: See `Sampler`.
@@ -273,8 +273,12 @@ class PartDraws:
         return _answer_of(joined(counts), sources, joined(weights), joined(degrees))
 
 
-class DrawAnswers:
-    """Answers a call with draws: the owner's side of a `RemoteSampler`.
+def draw_answers(
+    parts: Sequence[PartDraws],
+    ranges: Mapping[NodeType, NodeOwners],
+    edge_types: Sequence[EdgeType],
+) -> Callable[[Sequence[AnyArray]], Draws]:
+    """Answers a call with draws, see `PartDraws.__call__`: the owner's side of a `RemoteSampler`.
 
     Args:
         parts: Draws for each of the owner's parts, in order.
@@ -282,27 +286,16 @@ class DrawAnswers:
         edge_types: In the order of the whole graph.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[PartDraws],
-        ranges: Mapping[NodeType, NodeOwners],
-        edge_types: Sequence[EdgeType],
-    ) -> None:
-        self._parts = parts
-        self._ranges = ranges
-        self._edge_types = edge_types
+    def call(asked: dict[int, list[AnyArray]]) -> dict[int, Draws]:
+        return {part: parts[part](own) for part, own in asked.items()}
 
-    def __call__(self, arguments: Sequence[AnyArray]) -> Draws:
-        """See `PartDraws.__call__`."""
+    def answer(arguments: Sequence[AnyArray]) -> Draws:
         question, *rows = arguments
-        of_types = zip(self._ranges.items(), rows, strict=True)
-        grouped = {name: ranges.group(own) for (name, ranges), own in of_types}
-
-        def call(asked: dict[int, list[AnyArray]]) -> dict[int, Draws]:
-            return {part: self._parts[part](own) for part, own in asked.items()}
-
-        draws = _ask(call, self._edge_types, question, grouped)
+        grouped = {name: ranges[name].group(own) for name, own in zip(ranges, rows, strict=True)}
+        draws = _ask(call, edge_types, question, grouped)
         return _answer_of(*map(joined, zip(*draws, strict=True)))
+
+    return answer
 
 
 class NodeNumbers:

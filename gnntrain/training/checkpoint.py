@@ -93,7 +93,11 @@ def verify_checkpoint(path: Path) -> None:
         raise CheckpointError(path, reason, _move_away(path))
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip() or _marked_as_folder(archive)
+            damaged = archive.testzip()
+            for record in archive.infolist():
+                # torch's reader would skip it, and return uninitialised memory without an error.
+                if record.external_attr & _DOS_FOLDER:
+                    damaged = record.filename
     except FileNotFoundError:
         raise CheckpointError(path, "there is no such file") from None
     except OSError as error:
@@ -111,12 +115,6 @@ def _is_in_the_way(path: Path) -> bool:
 
 def _move_away(path: Path) -> str:
     return f"Move {path} away: a checkpoint belongs there."
-
-
-def _marked_as_folder(archive: zipfile.ZipFile) -> str | None:
-    """A record that torch's reader would skip: it returns uninitialised memory without an error."""
-    records = archive.infolist()
-    return next((r.filename for r in records if r.external_attr & _DOS_FOLDER), None)
 
 
 def load_checkpoint(path: Path) -> State:
@@ -179,7 +177,7 @@ def load_weights(model: nn.Module, state: State, path: Path | str) -> None:
     Raises:
         CheckpointError: They are another model's: the first names and shapes that differ are told.
     """
-    weights = weights_of(state, path)
+    weights = state["model"]
     if differing := other_weights(weights, model.state_dict()):
         raise CheckpointError(
             Path(path),
@@ -199,30 +197,6 @@ def other_weights(weights: Mapping[str, object], wanted: Mapping[str, object]) -
     ]
     more = f", and {len(differing) - 3} more differ" if len(differing) > 3 else ""
     return "; ".join(differing[:3]) + more
-
-
-def weights_of(state: State, path: Path | str) -> dict[str, Tensor]:
-    """The weights of a checkpoint's state, by name.
-
-    Raises:
-        CheckpointError: It holds none.
-    """
-    weights = state.get("model")
-    if not isinstance(weights, dict):
-        raise CheckpointError(Path(path), "it holds no weights")
-    return weights
-
-
-def epoch_of(state: State, path: Path) -> int:
-    """The epochs that were done when a checkpoint's state was saved.
-
-    Raises:
-        CheckpointError: It does not say.
-    """
-    epoch = state.get("epoch")
-    if not isinstance(epoch, int):
-        raise CheckpointError(path, "it does not say of which epoch it is")
-    return epoch
 
 
 def _shape(weight: object) -> str:

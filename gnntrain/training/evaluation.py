@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, as_tensor
-from gnntrain.data.graph import AnyArray, Graph
+from gnntrain.data.graph import SPLITS, AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import Loader
 from gnntrain.models import AnyModel
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gnntrain")
 
-SPLITS = ("train", "val", "test")
 SplitMetrics = dict[str, dict[str, float]]
 """Metrics by split and by name; and `CONSTANT`."""
 

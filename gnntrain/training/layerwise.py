@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, takewhile
@@ -17,6 +16,7 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.devices import is_gpu, set_current
 from gnntrain.loading.features import stored_rows
+from gnntrain.loading.loader import made_ahead
 from gnntrain.models import GNN, AnyModel, HeteroGNN
 from gnntrain.models.conv import HeteroConv, LinearConv, SourceKey
 from gnntrain.sampling.block import Block
@@ -324,7 +324,7 @@ class LayerwiseEvaluator(Evaluator):
 
         is_local = all(isinstance(rows, Tensor | LazyFeatures) for rows in sources.values())
         chunks = self._chunks(node_type, layer.widest)
-        return map(make, chunks) if is_local else prefetched(make, chunks)
+        return map(make, chunks) if is_local else made_ahead(make, chunks, 1, 1)
 
     def _source(self, layer: Layer, edge_type: EdgeType) -> Rows:
         """The rows of all source nodes that an edge type aggregates."""
@@ -470,21 +470,6 @@ def layers_of(model: HeteroGNN, device: torch.device) -> list[Layer]:
         layers.append(layer)
         widths = dict.fromkeys(node_types, hidden)
     return layers
-
-
-def prefetched(
-    make: Callable[[tuple[int, int]], View], chunks: Iterable[tuple[int, int]]
-) -> Iterator[View]:
-    """What `make` returns for each chunk, in order, made one chunk ahead by a thread."""
-    with ThreadPoolExecutor(1) as thread:
-        waiting: Future[View] | None = None
-        for chunk in chunks:
-            ahead = thread.submit(make, chunk)
-            if waiting is not None:
-                yield waiting.result()
-            waiting = ahead
-        if waiting is not None:
-            yield waiting.result()
 
 
 def renumbered(block: Block) -> tuple[Tensor, Block]:

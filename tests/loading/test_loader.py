@@ -3,11 +3,14 @@ seeds, order, state."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,9 +18,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch_geometric.utils import trim_to_layer
 
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.graph import NODE, Graph
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading import build
 from gnntrain.loading.batch import Batch
@@ -183,6 +188,20 @@ def test_a_graph_of_one_type_has_pygs_names_without_types(tmp_path: Path) -> Non
     for name in names:
         with pytest.raises(AttributeError, match="types"):
             getattr(batch, name)
+
+
+def test_pyg_trims_a_batch_to_what_each_layer_computes(graph: Graph) -> None:
+    needs = BlockNeeds(edge_index=True)
+    for batch in cpu_loader(graph, plan_of(graph), (-1, -1), needs=needs, threads=0):
+        rows, edges = dict(batch.n_id_dict), batch.edge_index_dict
+        numbers = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
+        for layer, hop in enumerate(batch.hops):
+            rows, edges, _ = trim_to_layer(layer, *numbers, rows, edges)
+            assert {name: len(ids) for name, ids in rows.items()} == hop.num_src
+            for name, block in hop.edges.items():
+                dst = torch.arange(block.num_dst).repeat_interleave(block.indptr.diff())
+                expected = zip(block.indices.tolist(), dst.tolist(), strict=True)
+                assert sorted(zip(*edges[name].tolist(), strict=True)) == sorted(expected)
 
 
 # The whole graph
@@ -385,6 +404,40 @@ def loaders(
         gpu_loader(store, plan_of(store), device, fan_outs, needs=needs, **options),
         cpu_loader(store, plan_of(store), fan_outs, needs=needs, threads=0),
     )
+
+
+class Two(DistributedContext):
+    """A rank whose answers the other one shares."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * 2
+
+
+def test_training_alone_gathers_from_wholegraph_and_in_one_thread(
+    store: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gathers are collective: ranks may evaluate alone, and threads have no common order."""
+    library, threads = mock.MagicMock(), set[threading.Thread]()
+    memory = library.create_wholememory_tensor.return_value
+    memory.get_local_tensor.return_value = torch.empty(0, store.num_features), 0
+
+    def gather(nodes: Tensor) -> Tensor:
+        threads.add(threading.current_thread())
+        return nodes.new_zeros(len(nodes), store.num_features, dtype=torch.float32)
+
+    memory.gather = gather
+    monkeypatch.setitem(sys.modules, "pylibwholegraph.torch", library)
+    keys: dict[str, Any] = {
+        "sampler": {"backend": "numba"},
+        "features": {"placement": "wholegraph"},
+    }
+    with present():
+        made = builder(store, context=Two(0, 2, torch.device("sim")), **keys)
+        training, evaluation = made.training_loader(), made.loader(plan_of(store), (3, 2))
+        deque(evaluation, 0)
+        assert not threads
+        deque(training, 0)
+    assert threads == {threading.current_thread()}
 
 
 @on_each_device
