@@ -73,8 +73,7 @@ def meanings(kind: type[Section]) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("gnntrain.config"):
             found |= extract_docstrings_from_cls(base, use_inspect=True)
-    if issubclass(kind, models.StackConfig):
-        found |= dict(_ARGUMENT.findall(kind.docstring))
+            found |= dict(_ARGUMENT.findall(vars(base).get("docstring", "")))
     return {key: " ".join(cleandoc(text).split()) for key, text in found.items()}
 
 

@@ -9,7 +9,7 @@ types and defaults; its docstring says what they mean. Its base `GNN` adds the k
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import cache
@@ -22,7 +22,7 @@ from gnntrain.config import types
 from gnntrain.config.section import Section, judged
 from gnntrain.config.types import JSON, OneOrMore, Share, Text, one_of
 from gnntrain.groups import config_groups
-from gnntrain.plugins import MODELS, load_plugin, plugin_names, takes_schema
+from gnntrain.plugins import MODELS, load_plugin, takes_schema
 
 _PLUGIN = "plugin"
 
@@ -36,7 +36,7 @@ def model_names() -> tuple[str, ...]:
 class ModelConfig(Section):
     """The keys every model has; `ModelConfig(name="gat", heads=4)` has those of its name, too."""
 
-    name: Text = "sage"
+    name: Annotated[Text, one_of(model_names, MODELS)] = "sage"
     """Name of the model."""
     num_layers: OneOrMore = 2
     """Number of layers. Each layer (but the MLP's) looks one hop further."""
@@ -51,11 +51,6 @@ class ModelConfig(Section):
     def class_for(cls, keys: Mapping[str, Any]) -> type[Section]:
         """The class that the name stands for."""
         return model_section(str(keys.get("name", "sage"))) if cls is ModelConfig else cls
-
-    @classmethod
-    def names(cls) -> Sequence[str]:
-        """Those of gnntrain first."""
-        return (*model_names(), *plugin_names(MODELS))
 
     @classmethod
     def completed(cls, keys: JSON, *, saved: bool) -> JSON:
@@ -104,6 +99,8 @@ class LayeredConfig(StackConfig):
 class HeteroLayeredConfig(StackConfig):
     """The keys every built-in model of typed graphs has."""
 
+    is_hetero: ClassVar[bool] = True
+
     project_inputs: bool = True
     """Bring the features of each node type to hidden_channels by a linear layer of its own and the
     activation, before the first convolution."""
@@ -141,26 +138,22 @@ def model_section(name: str) -> type[ModelConfig]:
     classes = {node.name.lower(): node for node in module.body if isinstance(node, ast.ClassDef)}
     model, constants = classes[name.replace("_", "")], dict[str, Any]()
     fields: dict[str, Any] = {"name": (Literal[name], name)}
-    target: ast.expr
     for node in model.body:
-        if isinstance(node, ast.AnnAssign) and node.value is not None:
-            target, kind, value = node.target, ast.unparse(node.annotation), node.value
-        elif isinstance(node, ast.Assign):
-            target, kind, value = node.targets[0], "ClassVar", node.value
-        else:
-            continue
+        match node:
+            case ast.AnnAssign(ast.Name(key), annotation, ast.expr() as value):
+                kind = ast.unparse(annotation)
+            case ast.Assign([ast.Name(key)], value):
+                kind = "ClassVar"
+            case _:
+                continue
         if not kind.startswith("ClassVar"):
-            fields[ast.unparse(target)] = (kind, ast.literal_eval(value))
+            fields[key] = (kind, ast.literal_eval(value))
             continue
         with suppress(ValueError):  # it would have to be computed
-            constants[ast.unparse(target)] = ast.literal_eval(value)
+            constants[key] = ast.literal_eval(value)
     parent = ast.unparse(model.bases[0]).rpartition(".")[2].lower()
-    base: type[ModelConfig] = HeteroLayeredConfig if parent == "heterognn" else LayeredConfig
-    if parent in model_names():
-        base = model_section(parent)
-    else:
-        constants["is_hetero"] = parent == "heterognn"
-        constants["docstring"] = ast.get_docstring(model) or ""
+    bases: dict[str, type[ModelConfig]] = {"gnn": LayeredConfig, "heterognn": HeteroLayeredConfig}
+    base = bases.get(parent) or model_section(parent)
     for key, default in constants.get("config_defaults", {}).items():
         field = copy(base.model_fields[key])
         field.default = default
@@ -169,7 +162,7 @@ def model_section(name: str) -> type[ModelConfig]:
     section = create_model(
         f"{model.name}Config", __base__=base, __module__=__name__, __doc__=summary, **fields
     )
-    constants["class_name"] = model.name
+    constants |= {"class_name": model.name, "docstring": ast.get_docstring(model) or ""}
     for key in ModelConfig.__class_vars__ & constants.keys():
         setattr(section, key, constants[key])
     section.model_rebuild(_types_namespace=vars(types))

@@ -3,7 +3,7 @@
 Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the default run's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -14,7 +14,7 @@ from gnntrain.config import published, types
 from gnntrain.config.models import ModelConfig
 from gnntrain.config.section import Section
 from gnntrain.metrics import BUILT_IN_METRICS
-from gnntrain.plugins import DATASETS, METRICS, SAMPLERS, plugin_names
+from gnntrain.plugins import DATASETS, METRICS, SAMPLERS
 
 SAMPLER_CLASSES = {
     "numba": "gnntrain.sampling.cpu:CPUSampler",
@@ -24,10 +24,13 @@ SAMPLER_CLASSES = {
 """Where the class of each sampler is; it is imported when it is used."""
 
 
+DatasetName = Annotated[types.Text, types.one_of(lambda: published.DATASET_NAMES, DATASETS)]
+
+
 class DatasetConfig(Section):
     """The keys every data set has."""
 
-    name: types.Text = "synthetic"
+    name: DatasetName = "synthetic"
     """Name of the data set."""
     root: types.PathText | None = None
     """Folder of the raw files, read or downloaded to; null: the user's cache folder."""
@@ -78,11 +81,6 @@ class DatasetConfig(Section):
         own = {"data", "schema", "edges", "features"}
         is_own = (name == "files" or own & keys.keys()) and name not in published.BUILTIN_NAMES
         return FilesConfig if is_own else BuiltinConfig
-
-    @classmethod
-    def names(cls) -> Sequence[str]:
-        """Those of gnntrain first."""
-        return (*published.DATASET_NAMES, *plugin_names(DATASETS))
 
     @property
     def option(self) -> str:
@@ -163,7 +161,7 @@ class SyntheticMAGConfig(_RandomConfig):
 class BuiltinConfig(DatasetConfig):
     """A published data set, through the classes of PyG and OGB, or an installed package's."""
 
-    name: Annotated[str, types.one_of(lambda: published.BUILTIN_NAMES, DATASETS)] = "cora"
+    name: DatasetName = "cora"
     split: types.ZeroOrMore = 0
     """Number of the train/val/test split, for data sets with several."""
 

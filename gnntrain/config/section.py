@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import pydantic
@@ -68,11 +68,6 @@ class Section(pydantic.BaseModel, metaclass=_SectionType):
         return cls
 
     @classmethod
-    def names(cls) -> Sequence[str]:
-        """Every name that may be chosen, those of installed packages included."""
-        return ()
-
-    @classmethod
     def completed(cls, keys: JSON, *, saved: bool) -> JSON:  # noqa: ARG003
         """The keys with those that follow from others of them; `saved`: read from a run."""
         return keys
@@ -119,7 +114,7 @@ def judged(
         kind, known = declared.class_for(given), JSON()
         found: list[Problem] = []
         for key, value in kind.completed(given, saved=saved).items():
-            section = section_class(kind, key, value)
+            section = base_class(kind, key)
             if section is not None and isinstance(value, dict):
                 known[key] = judge(section, value, f"{place}{key}.")
             elif key in kind.model_fields:
@@ -133,7 +128,7 @@ def judged(
         except ValidationError as error:
             wrong = {one["loc"][0] for one in error.errors(include_url=False)}
             values = {key: known.pop(key) for key in [*known] if key in wrong}
-            if "name" in values and kind.names() and choices(key_schema(kind, "name")):
+            if kind is not declared and "name" in values and choices(key_schema(kind, "name")):
                 # Which other keys there are is not known.
                 values, known, found = {"name": values["name"]}, {}, []
             for key, value in values.items():
@@ -147,8 +142,6 @@ def judged(
 
 def _wrong_value(kind: type[Section], key: str, value: object, path: str) -> Problem:
     schema = key_schema(kind, key)
-    if key == "name" and kind.names() and choices(schema):
-        schema = {"enum": [*kind.names()]}
     expects = in_words(schema) if base_class(kind, key) is None else "keys, not a value"
     hint = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
     return Problem(path, shown(value), expects, hint)
@@ -177,10 +170,10 @@ def _keys(kind: type[Section], raw: JSON) -> Iterator[str]:
 def _meant(path: str, kind: type[Section], raw: JSON) -> str | None:
     """A hint at the key that was meant: whose key it is, its section, or its spelling."""
     section, _, key = path.rpartition(".")
-    if (base := base_class(kind, section)) is not None:
-        owners = [
-            name for name in base.names() if key in base.class_for({"name": name}).model_fields
-        ]
+    base = base_class(kind, section)
+    if base is not None and section in kind.named:
+        names = choices(key_schema(base, "name"))
+        owners = [one for one in names if key in base.class_for({"name": one}).model_fields]
         if owners:
             few = "|".join(owners[:3]) + "|..." * (len(owners) > 3)
             return f"a key of {section}={few}"
