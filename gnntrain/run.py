@@ -35,7 +35,7 @@ from gnntrain.metrics import outside_metrics
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
-from gnntrain.reporting.text import counted, restore_terminal
+from gnntrain.reporting.text import counted
 from gnntrain.run_store import is_object, object_dataset, open_graph, prepare_store, record_of
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
@@ -193,7 +193,7 @@ def _run(
     checkpoint: Path | None = None
     with contextlib.ExitStack() as stack:
         if begun is not None:
-            stack.enter_context(begun.held())
+            stack.enter_context(rundir.held(begun.path))
             state, checkpoint = _last(begun)
             # Another global batch would be another training.
             ranks, batch_size = plan.num_trainers, config.trainer.batch_size
@@ -223,8 +223,8 @@ def _run(
         else:
             plain, seed = config.to_dict(), config.trainer.seed
             run = RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
-            stack.enter_context(run.held())
-        run.forget_summary()
+            stack.enter_context(rundir.held(run.path))
+        (run.path / "summary.json").unlink(missing_ok=True)
         graph = opened.store.path, opened.reason, opened.seconds
         job = Job(config, *graph, run.path, started, kernels, checkpoint, listener)
         return _train(run, job, opened.store, plan, rendezvous)
@@ -265,6 +265,8 @@ def _train(
     def close(error: BaseException) -> None:
         """Write the run's status into its summary, by the parent's knowledge: rank 0 may have been
         killed, or may have recorded the lost connection to another rank."""
+        from gnntrain.reporting.tables import restore_terminal
+
         restore_terminal()  # a killed rank could not
         summary = run.summary()
         if summary is None:  # rank 0 was killed
@@ -310,7 +312,7 @@ def _train(
                         "%s Starting again from %s (%d more restarts).",
                         *(error_text(error), since, restarts_left),
                     )
-                    run.forget_summary()
+                    (run.path / "summary.json").unlink(missing_ok=True)
                     job = replace(job, checkpoint=checkpoint)
         except BaseException as error:
             error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is

@@ -53,7 +53,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         except RunError:  # another machine may not have the place
             if everyone.machine == 0:
                 raise
-            folder = platformdirs.user_log_path("gnntrain") / run.name
+            folder = platformdirs.user_log_path("gnntrain") / run.path.name
             stack.enter_context(rank_log(folder, everyone.rank))
         context, serves = build.context_of_role(config, everyone)
         listeners: list[Listener] = []

@@ -295,8 +295,9 @@ class HeteroGNN(Layers):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         kinds = get_annotations(cls).items()
-        names = [name for name, kind in kinds if name in vars(cls) and "ClassVar" not in str(kind)]
-        cls.option_defaults = cls.option_defaults | {name: vars(cls)[name] for name in names}
+        names = {name for name, kind in kinds if "ClassVar" not in str(kind)}
+        values = {k: v for k, v in vars(cls).items() if k in names | cls.option_defaults.keys()}
+        cls.option_defaults = cls.option_defaults | values
 
     def __init__(self, schema: GraphSchema, out_channels: int, **options: Any) -> None:
         self.options = self.option_defaults | options | {"is_typed": self.is_hetero}

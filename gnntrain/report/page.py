@@ -22,9 +22,10 @@ from gnntrain.data.graph import Graph
 from gnntrain.data.summary import first_names, from_plain
 from gnntrain.report import figures, tables
 from gnntrain.report.findings import Findings
-from gnntrain.report.runs import ReportedRun, differences, groups_of, rank
+from gnntrain.report.runs import ReportedRun, differences, groups_of
 from gnntrain.reporting import text
 from gnntrain.reporting.text import counted, format_metric, format_seconds, shown_metric
+from gnntrain.reporting.trials import rank
 from gnntrain.training.records import json_safe
 
 Page = dict[str, Any]  # the variables of the templates
@@ -173,15 +174,15 @@ def _of_several(runs: Sequence[ReportedRun], best: ReportedRun) -> Page:
     if incomplete:
         named = first_names(incomplete)
         notes.append(f"{len(incomplete)} of {len(runs)} runs did not complete: {named}.")
-    ranked = rank(groups)
-    if len(ranked) < sum(group.runs[0].metric is not None for group in groups):
-        first, number = ranked[0].runs[0], counted(sum(len(g.runs) for g in ranked), "run")
+    leader = rank(groups)[0]
+    alike = [group for group in groups if group.data == leader.data]
+    if len(alike) < sum(group.runs[0].metric is not None for group in groups):
+        number = counted(sum(len(group.runs) for group in alike), "run")
         notes.append(
-            "Runs of different data sets, metrics or positive classes are not ranked against each "
-            f"other: the best run is of the {number} on {first.dataset}, "
-            f"by {shown_metric(first.metric or '')}."
+            "Runs of different data sets, splits, metrics or positive classes are not ranked "
+            f"against each other: the best run is of the {number} on {', '.join(leader.data)}."
         )
-    split, leader = "test" if best.best.get("test") else "val", ranked[0]
+    split = "test" if best.best.get("test") else "val"
     name = f"{split} {shown_metric(best.metric or '')}"
     keys = [
         (name, str(leader.spread(split)), f"best setting: {leader.varied[0]}"),

@@ -16,8 +16,8 @@ from gnntrain.paths import is_file
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RUNS, RunDirectory
-from gnntrain.reporting.text import short_key, shown_path
-from gnntrain.reporting.trials import REPEATED, Group, Scored
+from gnntrain.reporting.text import short_key, shown_metric, shown_path
+from gnntrain.reporting.trials import REPEATED, SPLIT, Group, Scored, rank
 from gnntrain.training.records import SPLIT_ORDER, EpochRecord, FitResult, Metrics
 
 # They change where and how a run is stored, not its result.
@@ -117,7 +117,7 @@ def read_run(path: Path, name: str | None = None) -> ReportedRun:
         metric = next((name for split in ("val", "train") for name in metrics.get(split, {})), None)
     return ReportedRun(
         run=run,
-        name=name or run.name,
+        name=name or run.path.name,
         config=flattened(run.config()),
         summary=summary,
         status=str(summary.get("status") or status),
@@ -143,7 +143,8 @@ def differences(runs: Sequence[ReportedRun]) -> list[str]:
 def groups_of(runs: Sequence[ReportedRun]) -> list[Group[ReportedRun]]:
     """Groups of repetitions, in the order of the runs. Completed runs count, all where none is; of
     equal ones the first by name."""
-    keys = [key for key in differences(runs) if key not in REPEATED]
+    differing = differences(runs)
+    keys = [key for key in differing if key not in REPEATED]
     members: dict[tuple[str, ...], list[ReportedRun]] = {}
     for run in runs:
         members.setdefault(tuple(repr(run.config.get(key)) for key in keys), []).append(run)
@@ -159,23 +160,13 @@ def groups_of(runs: Sequence[ReportedRun]) -> list[Group[ReportedRun]]:
         known = (key for key in keys if key in first.config)
         label = ", ".join(f"{short_key(key)}={as_typed(first.config[key])}" for key in known)
         varied = (label or f"{first.dataset} {first.model}",)
-        groups.append(Group(varied, several, counted))
+        positive = first.summary.get("positive_class")
+        data = [first.dataset, shown_metric(first.metric or "no metric")]
+        data += [] if positive is None else [f"positive class {positive}"]
+        splits = sorted({as_typed(run.config.get(SPLIT)) for run in counted})
+        data += [f"split {', '.join(splits)}"] * (SPLIT in differing)
+        groups.append(Group(varied, several, counted, tuple(data)))
     return groups
-
-
-def rank(groups: Sequence[Group[ReportedRun]]) -> list[Group[ReportedRun]]:
-    """The groups that can be ranked against each other, the best mean first.
-
-    They agree in data set, metric and positive class; of several such sets the one with the most
-    runs, of equally large ones the first by name.
-    """
-    alike: dict[tuple[str, ...], list[Group[ReportedRun]]] = {}
-    for group in [one for one in groups if one.cost < math.inf] or groups:
-        run = group.runs[0]
-        task = (run.dataset, run.metric or "", str(run.summary.get("positive_class")))
-        alike.setdefault(task, []).append(group)
-    largest = min(alike, key=lambda task: (-sum(len(one.counted) for one in alike[task]), task))
-    return sorted(alike[largest], key=lambda group: group.cost)
 
 
 def best_of(runs: Sequence[ReportedRun]) -> ReportedRun:

@@ -16,9 +16,9 @@ from gnntrain.config.problems import as_typed
 from gnntrain.data.graph import SPLITS, Graph
 from gnntrain.phases import BACKGROUND
 from gnntrain.report.findings import METRICS, SCORED_SPLITS, SplitScores, regression_scores
-from gnntrain.report.runs import ReportedRun, differences, rank
+from gnntrain.report.runs import ReportedRun, differences
 from gnntrain.reporting.text import format_bytes, format_metric, format_seconds, shown_metric
-from gnntrain.reporting.trials import Group, Spread
+from gnntrain.reporting.trials import Group, Spread, rank
 from gnntrain.training.records import EpochRecord
 
 _WORST_NODES = 10
@@ -178,15 +178,17 @@ def worst_table(points: Any) -> Table:
 
 def groups_table(groups: Sequence[Group[ReportedRun]]) -> Table:
     """Mean and standard deviation of the deciding metric by setting."""
-    rows = []
+    rows, leader = [], rank(groups)[0]
     for group in groups:
         counted, runs = len(group.counted), len(group.runs)
         number = str(runs) if counted == runs else f"{counted} of {runs}"
         each = [run.summary.get("seconds_per_epoch") or math.nan for run in group.counted]
         means = [str(group.spread(split)) for split in SCORED_SPLITS]
         metric = shown_metric(group.runs[0].metric or "-")
-        rows.append([group.varied[0], metric, number, *means, format_seconds(Spread.of(each).mean)])
-    leader = rank(groups)[0]
+        label = group.varied[0]
+        if group.data != leader.data:
+            label += f" (not ranked: {', '.join(group.data)})"
+        rows.append([label, metric, number, *means, format_seconds(Spread.of(each).mean)])
     best = groups.index(leader) if leader.cost < math.inf else None
     heads = ["setting", "metric", "runs", "val", "test", "an epoch"]
     colors = [class_color(number) for number in range(len(groups))]

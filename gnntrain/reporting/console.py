@@ -339,6 +339,8 @@ class SweepConsole(Display):
                 number, pruned = len(group.counted), len(group.runs) - len(group.counted)
                 row = [str((group.counted or group.runs)[0].number)]
                 row.append(shown_overrides(group.varied) or "all")
+                if group.counted and group.data != groups[0].data:
+                    row[-1] += f" (not ranked: split {', '.join(group.data)})"
                 row.append(f"{number}" + f" + {pruned} pruned" * bool(pruned))
                 cells.append([*row, str(group.spread("val")), str(group.spread("test"))])
             if any(len(group.counted) > 1 for group in groups):
@@ -353,10 +355,9 @@ class SweepConsole(Display):
             val, test = map(text.format_metric, (best.val, best.test))
             facts["best"] = f"trial {best.number}{DOT}val {name} {val}{DOT}test {test}"
             facts["best"] += f"\n{shown_overrides(best.varied)}"
-        facts |= {"time": text.format_seconds(seconds), "folder": self._folder}
         mean = Spread.of(trial.seconds or math.nan for trial in results.trials).mean
-        if mean is not None:
-            facts["time"] += f"{DOT}{text.format_seconds(mean)} a trial"
+        times = f"{text.format_seconds(seconds)}{DOT}{text.format_seconds(mean)} a trial"
+        facts |= {"time": times, "folder": self._folder}
         if best is not None:
             facts["next"] = f"gnntrain {shlex.quote(f'{self._folder}/best.yaml')}"
         self.facts(facts)

@@ -74,8 +74,7 @@ def cpu_model() -> str:
 def _output(*command: str) -> str:
     """What a tool prints; nothing where it fails, or is not installed."""
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10)
     return ""
 
 

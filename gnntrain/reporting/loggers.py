@@ -167,7 +167,7 @@ class WandbLogger(Logger):
         self._run: Any = importlib.import_module("wandb").init(
             **self.options,
             **({} if kept is None else {"id": kept, "resume": "allow"}),
-            name=self.run.name,
+            name=self.run.path.name,
             dir=str(self.run.path),
             config=json_safe({**self.config, "run_info": info.facts}),
         )
@@ -198,7 +198,7 @@ class MlflowLogger(Logger):
             return  # it has its parameters, and MLflow refuses to change one
         if experiment is not None:
             mlflow.set_experiment(experiment)
-        self._tracked(mlflow.start_run(run_name=self.run.name, **options).info.run_id)
+        self._tracked(mlflow.start_run(run_name=self.run.path.name, **options).info.run_id)
         parameters = [*flattened({**self.config, "run_info": info.facts}).items()]
         for start in range(0, len(parameters), _MLFLOW_BATCH):  # MLflow refuses larger batches
             mlflow.log_params(dict(parameters[start : start + _MLFLOW_BATCH]))
@@ -227,8 +227,6 @@ def build_loggers(
     """The loggers of a run, by their names and options; ``jsonl`` comes first, chosen or not: other
     commands read its file."""
     chosen = {"jsonl": None, **options}
-    if "csv" not in chosen:  # of the run before it was resumed: nothing would be added to it
-        (run.path / "metrics.csv").unlink(missing_ok=True)
     return [Guarded(LOGGERS[name](run, config, **(chosen[name] or {}))) for name in chosen]
 
 

@@ -126,11 +126,6 @@ class RunDirectory:
         return cls(path.resolve())
 
     @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.path.name
-
-    @property
     def shown(self) -> str:
         """The path as a person would type it: relative where it lies below here."""
         return shown_path(self.path)
@@ -191,10 +186,6 @@ class RunDirectory:
         """Write a file of JSON: ``store.json`` or ``summary.json``."""
         self._write(name, _to_json(content))
 
-    def forget_summary(self) -> None:
-        """Remove ``summary.json`` of a run that is resumed."""
-        (self.path / "summary.json").unlink(missing_ok=True)
-
     def summary(self) -> dict[str, Any] | None:
         """The content of ``summary.json``; see `read`."""
         return self.read("summary.json")
@@ -205,27 +196,6 @@ class RunDirectory:
             found = json.loads((self.path / name).read_text("utf-8"))
             return found if isinstance(found, dict) else None
         return None
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Lock the directory against other processes that train.
-
-        Raises:
-            UserError: another process has locked it; or see `refuse_links`.
-        """
-        refuse_links(self.path)
-        lock = FileLock(self.path / _LOCK_FILE)
-        try:
-            lock.acquire(timeout=_LOOK_SECONDS)
-        except Timeout:
-            words = f"the run {self.shown} is still going on in another process"
-            raise UserError(words, "Wait for its end, or end it first.") from None
-        except (OSError, NotImplementedError):
-            pass  # a file system without locks
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _write(self, name: str, text: str) -> None:
         with explained(self.path / name, RunError):
@@ -294,6 +264,9 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     Raises:
         UserError: there is none, with the name nearest to it.
     """
+    if not isinstance(run, str | Path):  # a notebook's mistake
+        hint = 'Give its directory, as in infer(summary["run"]).'
+        raise UserError(f"a {type(run).__name__} is no run", hint)
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
     if not places:
         words = f"there is no run {str(run)!r}, nor is one under {root.absolute()}"
@@ -322,10 +295,32 @@ def has_checkpoint(folder: str | Path) -> bool:
     return any(is_file(Path(folder, "checkpoints", name)) for name in ("last.pt", "last.prev.pt"))
 
 
+@contextlib.contextmanager
+def held(folder: Path, what: str = "run") -> Iterator[None]:
+    """Lock the folder of a run or a sweep against other processes that train.
+
+    Raises:
+        UserError: another process has locked it; or see `refuse_links`.
+    """
+    refuse_links(folder)
+    lock = FileLock(folder / _LOCK_FILE)
+    try:
+        lock.acquire(timeout=_LOOK_SECONDS)
+    except Timeout:
+        words = f"the {what} {shown_path(folder)} is still going on in another process"
+        raise UserError(words, "Wait for its end, or end it first.") from None
+    except (OSError, NotImplementedError):
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def is_running(folder: Path) -> bool:
     """Whether a process trains in a run directory.
 
-    Readers share the lock for a moment; a run that begins then tries again (`RunDirectory.held`).
+    Readers share the lock for a moment; a run that begins then tries again (`held`).
     """
     try:
         with (folder / _LOCK_FILE).open("rb") as file:

@@ -51,6 +51,11 @@ def plain_console(output: TolerantStream) -> Console:
     return console
 
 
+def restore_terminal() -> None:
+    """Show the cursor again, for a parent whose rank 0 was killed while its live view was on."""
+    plain_console(TolerantStream(sys.stdout)).show_cursor()
+
+
 def print_sections(sections: Iterable[Section], stream: TextIO | None = None) -> None:
     """Print sections as they come, with a blank line between two."""
     output = TolerantStream(stream if stream is not None else sys.stdout)

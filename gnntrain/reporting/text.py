@@ -7,7 +7,6 @@ import contextlib
 import math
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -173,10 +172,3 @@ class TolerantStream:
             # The interpreter flushes the buffer at exit, which would fail again.
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(self._stream.fileno(), lost.fileno())
-
-
-def restore_terminal() -> None:
-    """Show the cursor again, for a parent whose rank 0 was killed while its live view was on."""
-    from gnntrain.reporting.tables import plain_console
-
-    plain_console(TolerantStream(sys.stdout)).show_cursor()

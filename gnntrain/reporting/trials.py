@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -12,7 +13,8 @@ from gnntrain.metrics import get_metric
 from gnntrain.reporting.text import format_metric
 
 # Keys that repeat a training rather than change it: over them stand mean and deviation.
-REPEATED = ("trainer.seed", "dataset.split")
+SPLIT = "dataset.split"
+REPEATED = ("trainer.seed", SPLIT)
 
 
 class Scored:
@@ -95,6 +97,7 @@ class Group(Generic[_Run]):
     varied: tuple[str, ...]  # what distinguishes the group from the others
     runs: Sequence[_Run]  # all of them
     counted: Sequence[_Run]  # those over which the means are taken
+    data: tuple[str, ...]  # of those: their splits, in a report also their data set and metric
 
     @property
     def cost(self) -> float:
@@ -107,13 +110,21 @@ class Group(Generic[_Run]):
         return Spread.of(run.score(split) for run in self.counted)
 
 
+def rank(groups: Sequence[Group[_Run]]) -> list[Group[_Run]]:
+    """Groups over the same data as most runs, the best mean first; then the others, which cannot be
+    ranked against them."""
+    sizes = Counter(group.data for group in groups for run in group.counted if run.cost < math.inf)
+    most = min(sizes, key=lambda data: (-sizes[data], data), default=())
+    return sorted(groups, key=lambda g: (not g.counted, g.data != most, g.data, g.cost))
+
+
 class SweepResults:
     """What the trials of a sweep say together.
 
     Attributes:
         trials: All, by number.
         groups: Trials that completed or were pruned, by what they differ in besides seed and
-            split; the best mean first.
+            split, ranked.
         metric: The metric that decides.
         best: The best trial of the best group.
     """
@@ -126,11 +137,12 @@ class SweepResults:
         for trial in sorted(distinct.values(), key=lambda trial: (trial.cost, trial.number)):
             own = (t for t in trial.varied if t.partition("=")[0] not in REPEATED)
             members.setdefault(tuple(own), []).append(trial)
-        groups = [
-            Group(varied, runs, [trial for trial in runs if trial.status == "completed"])
-            for varied, runs in members.items()
-        ]
-        self.groups = sorted(groups, key=lambda group: (not group.counted, group.cost))
+        groups: list[Group[Trial]] = []
+        for varied, runs in members.items():
+            counted = [trial for trial in runs if trial.status == "completed"]
+            splits = {trial.values[SPLIT] for trial in counted if SPLIT in trial.values}
+            groups.append(Group(varied, runs, counted, tuple(sorted(splits))))
+        self.groups = rank(groups)
         self.metric = next((trial.metric for trial in trials if trial.metric), "metric")
         self.best = next((trial for group in self.groups[:1] for trial in group.counted), None)
 

@@ -108,7 +108,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
         **signature.to_dict(),
         "num_outputs": signature.num_outputs,
         "preparation": {key: plain["dataset"][key] for key in preparation},
-        "run": run.name,
+        "run": run.path.name,
         "best_epoch": state["epoch"],
         "data": summary.get("data") or {},
         "metrics": {split: summary.get(split) or {} for split in ("train", "val", "test")},

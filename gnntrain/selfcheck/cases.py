@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from gnntrain.sampling.cpu import CPUSampler
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 EXAMPLE_SECONDS = 60
 """An example that takes longer hangs; compiling its kernels takes a few seconds."""
+_STARTED = "started\n"  # before it, imports may print
 # No memory, no room on a disk, a compiler that fails: nothing that the kernel has done.
 _TRANSIENT = MemoryError, torch.OutOfMemoryError, OSError, subprocess.SubprocessError, PinningError
 
@@ -88,20 +90,25 @@ def try_cases(cases: Sequence[Case], device: str) -> dict[Case, Outcome]:
     known: dict[Case, Outcome] = {}
     while left := [case for case in cases if case not in known]:
         code = f"import sys; from {__name__} import child; child(*sys.argv[1:])"
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, device, json.dumps(left)],
-            # The modules of this process, not those of the current directory.
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            start_new_session=True,  # Ctrl-C in a terminal does not reach it
-            check=False,
-        )
-        reports = [json.loads(line) for line in done.stdout.splitlines()]
+        # No pipe for its errors: a compiler that outlives it would keep that open.
+        with tempfile.TemporaryFile() as errors:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", code, device, json.dumps(left)],
+                # The modules of this process, not those of the current directory.
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C in a terminal does not reach it
+                check=False,
+            )
+            errors.seek(0)
+            last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        lines = done.stdout.partition(_STARTED.encode())[2].splitlines()
+        reports = [json.loads(line) for line in lines]
         outcomes = [Outcome(*report) for report in reports if isinstance(report, list)]
         if (status := done.returncode) != 0 or not outcomes:
             ending = signal.Signals(-status).name if status < 0 else f"exit code {status}"
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             fault = ": ".join([f"ends its process: {ending}", *last])[:300]
             if not reports:
                 fault = f"not checked: the process for it {fault}"
@@ -123,6 +130,7 @@ def child(device_name: str, cases: str) -> None:
     signal.alarm(EXAMPLE_SECONDS)
     torch.set_num_threads(1)
     lines = os.fdopen(os.dup(1), "w", buffering=1)
+    lines.write(_STARTED)
     os.dup2(2, 1)  # where a compiler may print
     all_examples, device = all_cases(), torch.device(device_name)
     torch.ones(1, device=device)

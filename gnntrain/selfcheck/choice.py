@@ -124,12 +124,14 @@ def self_check(gpu: str, device: str, precisions: Collection[str]) -> dict[Case,
         with contextlib.suppress(OSError, NotImplementedError):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=600)
-        known = load()
-        known |= try_cases([case for case in cases if case not in known], device)
-        with contextlib.suppress(OSError), atomic_write(path) as file:
-            kept = [(*case, outcome) for case, outcome in known.items() if outcome.is_lasting]
-            file.write(json.dumps(kept).encode())
-        lock.release()
+        try:
+            known = load()
+            known |= try_cases([case for case in cases if case not in known], device)
+            with contextlib.suppress(OSError), atomic_write(path) as file:
+                kept = [(*case, outcome) for case, outcome in known.items() if outcome.is_lasting]
+                file.write(json.dumps(kept).encode())
+        finally:
+            lock.release()
     return {case: known[case] for case in cases}
 
 

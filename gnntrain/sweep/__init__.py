@@ -20,7 +20,7 @@ from gnntrain.distributed.processes import (
 )
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.console import DOT, SweepConsole, shown_overrides
-from gnntrain.reporting.rundir import planned_sweep
+from gnntrain.reporting.rundir import held, planned_sweep
 from gnntrain.reporting.text import counted, shown_path
 from gnntrain.reporting.trials import SweepResults, Trial
 from gnntrain.sweep.folder import SweepCommand, SweepFolder, TrialName
@@ -77,7 +77,8 @@ def run_sweep(
     command = SweepCommand(overrides, sources, options.overrides)
     folder = SweepFolder.create(path, command, options.trial_name)
     launcher = options.launcher(folder.path) if options.launcher else None
-    return _conduct(plan, slots, folder, sources, _listed(plan, folder), launcher, data)
+    with held(folder.path, "sweep"):
+        return _conduct(plan, slots, folder, sources, _listed(plan, folder), launcher, data)
 
 
 def sweep(config: Config, values: Mapping[str, object], *, data: object = None) -> SweepResults:
@@ -132,9 +133,10 @@ def resume_sweep(
     plan = check_sweep(command.overrides, command.sources)
     is_here = launcher is None
     slots = plan_slots(plan.config, plan.num_trials) if is_here else Slots([None])
-    folder.write_command(command)
-    trials = folder.trials() or _listed(plan, folder)
-    return _conduct(plan, slots, folder, command.sources, trials, launcher)
+    with held(folder.path, "sweep"):
+        folder.write_command(command)
+        trials = folder.trials() or _listed(plan, folder)
+        return _conduct(plan, slots, folder, command.sources, trials, launcher)
 
 
 def changed_command(command: SweepCommand, overrides: Sequence[str]) -> SweepCommand:

@@ -159,7 +159,8 @@ class SweepFolder:
         for group in results.groups:
             numbers = [trial.number for trial in group.counted]
             pruned = [trial.number for trial in group.runs if trial not in group.counted]
-            groups.append({"varied": [*group.varied], "trials": numbers, "pruned": pruned})
+            about = {"varied": [*group.varied], "trials": numbers, "pruned": pruned}
+            groups.append({**about, "splits": [*group.data]})
             for split in ("val", "test"):
                 spread = group.spread(split)
                 groups[-1][split] = None if spread.mean is None else asdict(spread)

@@ -109,14 +109,29 @@ class TrialRunner:
         """
         while batch := [t for t, _ in itertools.islice(iter(self._next, None), batch_size)]:
             self._folder.write_trials(self._queue.trials)
-            outcomes = None
+            outcomes, is_over = None, threading.Event()
+            watch = threading.Thread(target=self._watch, args=(batch, is_over), daemon=True)
+            watch.start()
             try:
                 outcomes = _launch(launcher, batch)
             finally:
+                is_over.set()
+                watch.join()
                 lost = (left_behind(trial.run_dir, "interrupted") for trial in batch)
                 for trial, outcome in zip(batch, outcomes or lost, strict=True):
-                    self._end(trial, outcome)
+                    if trial.status == "running":
+                        self._end(trial, outcome)
                 self._folder.write_trials(self._queue.trials)
+
+    def _watch(self, batch: Sequence[Trial], is_over: threading.Event) -> None:
+        """Tell of trials as they end: a launcher returns when all have."""
+        while not is_over.wait(1.0):
+            for trial in [trial for trial in batch if trial.status == "running"]:
+                outcome = left_behind(trial.run_dir, "running")
+                if outcome["status"] == "completed":  # a cluster may start others again
+                    self._end(trial, outcome)
+                    self._folder.write_trials(self._queue.trials)
+            self._view.refresh()
 
     def _next(self) -> tuple[Trial, Config | None] | None:
         """The next trial, begun, and its configuration; None: it goes on from a checkpoint."""

@@ -121,8 +121,10 @@ def test_an_age_has_a_number_and_a_unit(folder: Path, age: str) -> None:
 def test_stores_are_listed_with_the_last_used_first(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ls", "stores", str(folder)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:4]] == ["new", "old"]
-    assert "2 stores" in lines[4]
+    for first, last in (("new", "old"), ("old", "new")):
+        os.utime(folder / first)
+        assert main(["ls", "stores", str(folder)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines[2:4]] == [first, last]
+        assert "2 stores" in lines[4]
     assert main(["ls", "stores", str(folder / "photos")]) == 0

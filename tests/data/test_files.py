@@ -163,6 +163,12 @@ READ: dict[str, Case] = {
          "split": "who,part\nb,test\nc,train\n", "edges": "who,whom\nb,c\n"}, {"header": True},
         {"edges": [(1, 2)], "labels": [-1, 1, 0]},
     ),
+    "blanks around fields, below a comment": (
+        {"features": "% exported\nid , f\n 10 , 0.5\n20,1.5 \n30, 2\n40,3\n", **NO_SPLIT,
+         "labels": "id,rent\n10, 1.5\n 20 ,2 \n30, \n40,4\n"},
+        REGRESSION,
+        {"ids": IDS, "features": [[0.5], [1.5], [2], [3]], "labels": [[1.5], [2], [NAN], [4]]},
+    ),
     # Columns.
     "fractions first: no ids": (
         {"features": "0.5,1\n1.5,2\n", "edges": "0,1\n", "labels.npy": [0, 1], "split": None}, {},

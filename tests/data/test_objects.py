@@ -225,10 +225,11 @@ def test_an_object_is_read(name: str) -> None:
     check(read(data, **keys), expected)
 
 
-def test_the_rows_of_adj_t_are_targets() -> None:
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
+def test_the_rows_of_adj_t_are_targets(layout: torch.layout) -> None:
     dense = torch.zeros(4, 4)
     dense[EDGES[1], EDGES[0]] = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    read_of = told(read(small(edge_index=None, adj_t=dense.to_sparse_csc())))
+    read_of = told(read(small(edge_index=None, adj_t=dense.to_sparse(layout=layout))))
     edges = dict(zip(read_of["edges"], read_of["weights"], strict=True))
     assert edges == {(0, 1): 1.0, (1, 2): 2.0, (2, 3): 3.0, (3, 0): 4.0}
 
@@ -342,7 +343,7 @@ def test_a_finished_graph_is_taken_as_it_is(given: GraphData) -> None:
 
 CHANGES: list[tuple[Any, Any, str]] = [
     *((small(train_mask=EDGES[0] < 2), None, key) for key in ("x", "y", "edge_index")),
-    (typed(), WRITES, "edge_index"),
+    *((typed(), kind, key) for kind, key in (("author", "x"), (WRITES, "edge_index"))),
 ]
 
 

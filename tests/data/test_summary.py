@@ -116,6 +116,10 @@ def test_a_run_says_once_what_its_model_does_not_read(
     assert bool(warning) == bool(unread)
     assert all(name in warning for name in unread)
     assert not is_typed or told.count("since") == 1  # at no other place
+    if unread:
+        assert main(["evaluate", "run"]) == main(["predict", "run", "--out", "p.csv"]) == 0
+        told = "".join(capfd.readouterr())
+        assert not any(name in told for name in unread)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gnntrain.app import compose_config
 from gnntrain.data.stores import find_stores
 from gnntrain.inventory import dataset_rows, model_rows, run_notes, run_rows, store_rows
 from gnntrain.report.runs import read_run
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import held
 from gnntrain.run import prepare
 from tests.inventory.run_folders import SUMMARY, make_run
 from tests.packages import install
@@ -83,7 +83,7 @@ def test_a_run_begins_although_others_look_whether_it_is_running(tmp_path: Path)
         fcntl.flock(file, fcntl.LOCK_SH)  # as `ls` does for a moment
         threading.Timer(0.1, fcntl.flock, (file, fcntl.LOCK_UN)).start()
         assert read_run(folder).status == "unfinished"
-        with RunDirectory(folder).held():
+        with held(folder):
             assert run_rows(tmp_path)[0][1] == read_run(folder).status == "running"
 
 

@@ -396,6 +396,7 @@ class Rank(DistributedContext):
         (2, ["47"], True, {}, "its own GPU alone"),  # all ranks call theirs number 0
         # Memory that torch's allocator does not share.
         (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "PYTORCH_CUDA"),
+        (0, GPUS, True, {"PYTORCH_ALLOC_CONF": "a:1,expandable_segments: true"}, "PYTORCH_ALLOC"),
         (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, "PYTORCH_CUDA"),
         (0, GPUS, True, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ""),
     ],

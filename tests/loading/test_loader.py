@@ -3,11 +3,14 @@ seeds, order, state."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,16 +18,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch_geometric.utils import trim_to_layer
 
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.data.graph import NODE, Graph
+from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading import build
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
-from gnntrain.loading.transfer import send_all
+from gnntrain.loading.transfer import BatchStream, send_all
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.examples import examples
@@ -39,7 +44,7 @@ from tests.loading.graphs import (
     graph_of,
     plan_of,
 )
-from tests.simulated_device import present, watched
+from tests.simulated_device import device_module, present, watched
 
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
@@ -185,6 +190,20 @@ def test_a_graph_of_one_type_has_pygs_names_without_types(tmp_path: Path) -> Non
             getattr(batch, name)
 
 
+def test_pyg_trims_a_batch_to_what_each_layer_computes(graph: Graph) -> None:
+    needs = BlockNeeds(edge_index=True)
+    for batch in cpu_loader(graph, plan_of(graph), (-1, -1), needs=needs, threads=0):
+        rows, edges = dict(batch.n_id_dict), batch.edge_index_dict
+        numbers = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
+        for layer, hop in enumerate(batch.hops):
+            rows, edges, _ = trim_to_layer(layer, *numbers, rows, edges)
+            assert {name: len(ids) for name, ids in rows.items()} == hop.num_src
+            for name, block in hop.edges.items():
+                dst = torch.arange(block.num_dst).repeat_interleave(block.indptr.diff())
+                expected = zip(block.indices.tolist(), dst.tolist(), strict=True)
+                assert sorted(zip(*edges[name].tolist(), strict=True)) == sorted(expected)
+
+
 # The whole graph
 
 
@@ -312,7 +331,6 @@ def test_what_arrives_is_what_was_sent_by_one_copy_a_type(given: list[Tensor]) -
     types = {tensor.dtype for tensor in given if tensor.numel()}
     assert len(traffic.copies) == len(types)
     assert not traffic.waits
-    assert not traffic.races
     for before, after in zip(given, sent, strict=True):
         assert after.device.type == "sim"
         assert after.dtype == before.dtype
@@ -337,6 +355,24 @@ def test_what_cannot_be_pinned_is_sent_with_a_wait_and_one_warning(
     assert [copy.is_blocking for copy in traffic.copies] == [True] * 4
     assert all(torch.equal(t.cpu(), u) for found in sent for t, u in zip(found, given, strict=True))
     assert len(caplog.records) == 1
+
+
+def test_a_batch_of_another_stream_is_complete_when_it_is_used_and_not_freed_before(
+    sim: torch.device,
+) -> None:
+    main, made_on = device_module.current_stream(), []
+    ours = BatchStream(sim, is_side=True)
+
+    def make() -> dict[str, Tensor]:
+        made_on.append(device_module.current_stream())
+        torch.ones(3, device=sim).to("cpu", non_blocking=True)
+        return {"x": torch.ones(3, device=sim)}
+
+    (row,) = ours.take(ours.make(make)).values()
+    (side,) = made_on
+    assert main.stream_id in side.seen  # the graph is there before
+    assert main.seen[side.stream_id] == side.count > 0
+    assert row.memory.recorded == {main.stream_id}  # type: ignore[attr-defined]
 
 
 # Made on a GPU: the batches of the host
@@ -368,6 +404,40 @@ def loaders(
         gpu_loader(store, plan_of(store), device, fan_outs, needs=needs, **options),
         cpu_loader(store, plan_of(store), fan_outs, needs=needs, threads=0),
     )
+
+
+class Two(DistributedContext):
+    """A rank whose answers the other one shares."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * 2
+
+
+def test_training_alone_gathers_from_wholegraph_and_in_one_thread(
+    store: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gathers are collective: ranks may evaluate alone, and threads have no common order."""
+    library, threads = mock.MagicMock(), set[threading.Thread]()
+    memory = library.create_wholememory_tensor.return_value
+    memory.get_local_tensor.return_value = torch.empty(0, store.num_features), 0
+
+    def gather(nodes: Tensor) -> Tensor:
+        threads.add(threading.current_thread())
+        return nodes.new_zeros(len(nodes), store.num_features, dtype=torch.float32)
+
+    memory.gather = gather
+    monkeypatch.setitem(sys.modules, "pylibwholegraph.torch", library)
+    keys: dict[str, Any] = {
+        "sampler": {"backend": "numba"},
+        "features": {"placement": "wholegraph"},
+    }
+    with present():
+        made = builder(store, context=Two(0, 2, torch.device("sim")), **keys)
+        training, evaluation = made.training_loader(), made.loader(plan_of(store), (3, 2))
+        deque(evaluation, 0)
+        assert not threads
+        deque(training, 0)
+    assert threads == {threading.current_thread()}
 
 
 @on_each_device

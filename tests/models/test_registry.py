@@ -16,7 +16,7 @@ from gnntrain import plugins as installed
 from gnntrain.config import ModelConfig, model_names
 from gnntrain.data.graph import EDGE, NODE, GraphSchema
 from gnntrain.errors import UserError
-from gnntrain.models import GNN, SAGE, HeteroGNN, PlainModel, build_model
+from gnntrain.models import GAT, GNN, SAGE, HeteroGNN, PlainModel, build_model
 from gnntrain.models.embedding import EmbeddingTable
 from gnntrain.plugins import MODELS
 from tests.hetero_graphs import hetero_graph
@@ -159,6 +159,14 @@ def test_the_schema_of_every_built_in_model_is_its_class(name: str) -> None:
 @pytest.mark.usefixtures("plugins")
 def test_a_plugin_that_is_one_of_our_models_is_used_as_it_is() -> None:
     assert type(build_model(SimpleNamespace(name="own-sage", options={}), SCHEMA, 3)) is SAGE
+
+
+def test_a_subclass_gives_an_option_another_default() -> None:
+    class TwoHeads(GAT):
+        heads = 2
+
+    assert TwoHeads(5, 3).convs[0].heads == 2
+    assert TwoHeads(5, 3, heads=4).convs[0].heads == 4
 
 
 @pytest.mark.usefixtures("plugins")

@@ -26,7 +26,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError, UserError
 from gnntrain.failures import keep_traceback
 from gnntrain.job import Job
-from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.reporting.rundir import RunDirectory, held
 from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
@@ -268,7 +268,7 @@ def test_epochs_that_are_in_no_checkpoint_are_told(
 
 
 def test_what_cannot_go_on_is_refused(broken: Path, whole: Path, tmp_path: Path) -> None:
-    with RunDirectory(whole).held(), pytest.raises(UserError, match="is still going on"):
+    with held(whole), pytest.raises(UserError, match="is still going on"):
         go_on(whole)
     run = copied(broken, tmp_path)
     with pytest.raises(ConfigError, match="16 seeds") as caught:

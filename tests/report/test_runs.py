@@ -12,6 +12,7 @@ from gnntrain.report.findings import Findings
 from gnntrain.report.page import page_of
 from gnntrain.report.runs import ReportedRun, best_of, differences, find_runs, groups_of, read_run
 from gnntrain.report.tables import groups_table
+from gnntrain.reporting.rundir import held
 from gnntrain.reporting.trials import Spread
 from tests.report.samples import records_of, write_run
 
@@ -69,6 +70,21 @@ def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_na
     assert not any("not ranked" in note for note in page["notes"])
 
 
+def test_settings_over_other_splits_are_not_ranked_against_each_other(make: Any) -> None:
+    runs = [
+        dataclasses.replace(run, config={**run.config, "dataset.split": split})
+        for split, run in enumerate([make("a", 0.5, lr=0.1), make("b", 0.6, lr=0.1)])
+    ]
+    other = make("c", 0.9, lr=0.2)
+    runs.append(dataclasses.replace(other, config={**other.config, "dataset.split": 2}))
+    assert best_of(runs).name == "b"
+    page = page_of(runs, best_of(runs), Findings())
+    assert any("splits" in note and "split 0, 1" in note for note in page["notes"])
+    table = groups_table(page["comparison"]["groups"])
+    assert ["not ranked" in row[0] and "split 2" in row[0] for row in table.rows] == [False, True]
+    assert table.best == 0
+
+
 def with_model(run: ReportedRun, **keys: Any) -> ReportedRun:
     config = {key: value for key, value in run.config.items() if not key.startswith("model.")}
     return dataclasses.replace(run, config=config | {f"model.{k}": v for k, v in keys.items()})
@@ -105,8 +121,7 @@ def test_a_run_that_was_killed_is_read_as_far_as_it_came(tmp_path: Path) -> None
 
 def test_a_run_that_is_still_going_on_says_so(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a")
-    run = read_run(path)
-    with run.run.held():
+    with held(path):
         assert read_run(path).status == "running"
 
 

@@ -14,7 +14,7 @@ import textwrap
 import pytest
 
 from gnntrain.reporting.console import Console
-from gnntrain.reporting.text import restore_terminal
+from gnntrain.reporting.tables import restore_terminal
 from gnntrain.training.records import Summary
 from tests.reporting.samples import INFO, SUMMARY, info, record, record_with_val, step, summary
 from tests.reporting.terminals import (

@@ -117,7 +117,7 @@ def test_wandb_gets_configuration_epochs_and_end(
     options = {"wandb": {"project": "graphs", "mode": "offline"}}
     play(build_loggers(options, run, CONFIG), record(1))
     asked, started = services.wandb.init.call_args.kwargs, services.wandb.init.return_value
-    assert (asked["project"], asked["mode"], asked["name"]) == ("graphs", "offline", run.name)
+    assert (asked["project"], asked["mode"], asked["name"]) == ("graphs", "offline", run.path.name)
     assert asked["config"]["model"]["name"] == "sage"
     assert asked["config"]["run_info"]["dataset"] == "synthetic"
     ((row,), step) = started.log.call_args
@@ -153,7 +153,7 @@ def test_a_resumed_run_goes_on_in_the_same_run_of_a_service(
     for number in (1, 2):
         play(build_loggers({"mlflow": {}, "wandb": {}}, run, CONFIG), record(number))
     started = [call.kwargs for call in services.mlflow.start_run.call_args_list]
-    assert started == [{"run_name": run.name}, {"run_id": "its-id"}]
+    assert started == [{"run_name": run.path.name}, {"run_id": "its-id"}]
     # MLflow refuses another value for a parameter that a run has, such as the number of ranks.
     assert services.mlflow.log_params.call_count == 1
     asked = [call.kwargs.get("id") for call in services.wandb.init.call_args_list]

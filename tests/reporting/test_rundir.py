@@ -52,8 +52,8 @@ def test_a_new_run_says_what_was_asked_and_on_what_it_runs() -> None:
 def test_a_name_of_a_data_set_leads_nowhere_else(name: str, tmp_path: Path) -> None:
     run = create(dataset=name)
     assert run.path.parent == tmp_path / "runs"
-    assert run.name[0] not in ".-"
-    assert len(run.name) < 130
+    assert run.path.name[0] not in ".-"
+    assert len(run.path.name) < 130
 
 
 @pytest.mark.parametrize("directory", [None, "out"])

@@ -115,3 +115,15 @@ def test_pruned_trials_stand_below_the_completed_ones_whatever_they_reached() ->
     assert [int(number) for number, _ in shown] == [16, 12, 8, 4, 0, 19, 18, 17, 15, 14]
     assert [trials == "1" for _, trials in shown] == [True] * 5 + [False] * 5
     assert "and 10 more in sweep.json" in text
+
+
+def test_settings_over_other_splits_stand_behind_those_over_most() -> None:
+    varied = [[f"{LR}={lr}", f"dataset.split={n}"] for n, lr in enumerate((1, 1, 2))]
+    many = [
+        Trial(n, [], f"/{n}", "completed", "accuracy", 0.5 + n / 10, 0.5, 1.0, varied=one)
+        for n, one in enumerate(varied)
+    ]
+    text = finished(many)
+    rows = re.findall(r"^  (\d) +(\S.*\S)  +\d  +", text, re.MULTILINE)
+    assert rows == [("1", f"{LR}=1"), ("2", f"{LR}=2 (not ranked: split 2)")]
+    assert "trial 1 · val accuracy 0.6000" in text

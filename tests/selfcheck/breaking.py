@@ -1,14 +1,16 @@
 """Kernels broken from outside, in every process that a test starts: this file is `sitecustomize`,
 which Python imports at its start.
 
-`BROKEN` names operators, each with how its kernel is broken (wrong, raise, memory, hang, abort), as
-in "aggregate=wrong,gather=abort". `compute.kernels=auto` then takes Triton's kernels on a CPU, too.
+`BROKEN` names operators, each with how its kernel is broken, as in "aggregate=wrong,gather=abort":
+wrong, raise, memory, hang, abort, or orphan: abort, while a process that it started goes on.
+`compute.kernels=auto` then takes Triton's kernels on a CPU, too.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,9 @@ def broken(function: Callable[..., Any], way: str) -> Callable[..., Any]:
         out = function(*arguments)
         while way == "hang":
             function(*arguments)
-        if way == "abort":
+        if way == "orphan":
+            subprocess.Popen(["sleep", "150"])
+        if way in ("abort", "orphan"):
             os.abort()
         if isinstance(out, tuple):
             return out[0] * 1.01, *out[1:]

@@ -95,8 +95,10 @@ GATHER, SUM = ("gather", "fp32"), ("aggregate", "fp32")
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Sets `BROKEN`, which processes from here on obey."""
+    """Sets `BROKEN`, which processes from here on obey. They print a line when they start."""
     monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
+    with (tmp_path / "sitecustomize.py").open("a") as file:
+        file.write("\nprint('[a line', flush=True)\n")
     monkeypatch.syspath_prepend(tmp_path)
     return monkeypatch
 
@@ -105,7 +107,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatc
 @NEEDS_INTERPRETER
 @pytest.mark.parametrize(
     ("way", "words", "is_lasting"),
-    [("hang", "hang", True), ("memory", "OutOfMemoryError", False)],
+    [("hang", "hang", True), ("orphan", "SIGABRT", True), ("memory", "OutOfMemoryError", False)],
 )
 def test_a_fault_is_found_and_the_others_are_tried(
     broken: pytest.MonkeyPatch, way: str, words: str, is_lasting: bool

@@ -127,6 +127,19 @@ def test_others_wait_for_who_checks(machine: Machine) -> None:
     assert not machine.tries
 
 
+def test_an_interrupted_check_lets_the_next_one_begin(machine: Machine) -> None:
+    """In a notebook the interrupted one's variables stay."""
+
+    def interrupt(_: Case) -> Outcome:
+        raise KeyboardInterrupt
+
+    machine.outcome = interrupt
+    with pytest.raises(KeyboardInterrupt) as error:
+        faults()
+    FileLock(cache_file(H100).with_suffix(".lock")).acquire(timeout=0)
+    assert error.traceback
+
+
 def config(kernels: Literal["auto", "triton", "torch"] = "auto", **trainer: Any) -> Config:
     return Config(compute=ComputeConfig(kernels=kernels), trainer=TrainerConfig(**trainer))
 

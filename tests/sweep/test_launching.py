@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -73,6 +74,21 @@ def test_a_launcher_that_gives_up_costs_the_trials_without_a_summary() -> None:
     trials = run(train)
     assert [trial.status for trial in trials] == ["completed", "completed", "failed"]
     assert "the queue is closed" in str(trials[2].error)
+
+
+def test_a_trial_is_told_when_it_completes_although_the_launcher_has_not_returned() -> None:
+    def train(number: int) -> Outcome:
+        if number == 0:
+            write_summary(0)
+        for _ in range(200):
+            first, second, _ = SweepFolder(Path("sweep").absolute()).trials()
+            if first.status == "completed":
+                assert (first.val, second.status) == (0.5, "running")
+                return SUMMARY
+            time.sleep(0.05)
+        raise AssertionError
+
+    assert [trial.status for trial in run(train)] == ["completed"] * 3
 
 
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])

@@ -267,6 +267,23 @@ def test_a_grid_that_was_moved_or_copied_goes_on_where_it_is(here: Path) -> None
     assert (runs("moved"), Path("grid").exists()) == (2, False)
 
 
+@pytest.mark.usefixtures("here")
+def test_two_processes_do_not_train_one_sweep_at_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = list[int]()
+
+    def conduct(*_: object) -> None:
+        codes.append(main(["resume", "s"]))
+
+    monkeypatch.setattr("gnntrain.sweep._conduct", conduct)
+    run_sweep(["trainer.lr=0.1,0.2", "run.dir=s"])
+    assert codes == [2]
+    assert "the sweep s is still going on in another process" in capfd.readouterr().err
+    assert main(["resume", "s"]) == 0
+    assert codes == [2, 2]
+
+
 def test_trials_with_the_same_name_have_folders_of_their_own(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path, lambda *_: "same")
     first = folder.trial_dir(0, 2, [], [], [])
