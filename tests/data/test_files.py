@@ -323,6 +323,8 @@ READ: dict[str, Case] = {
         "10,20,0.5,1\n20,30,0.5,1\n",
         "a,b,c\n10,20,0.5\n20,30,0.5\n",
         "source,target,src,dst\n10,20,30,40\n",
+        "target,count\n10,20\n",
+        "weight,user\n10,20\n",
         "user,source\n10,20\n",
     ],
 )
