@@ -320,6 +320,7 @@ READ: dict[str, Case] = {
     [
         "edge_id,user_a,user_b\n10,20,30\n20,30,40\n",
         "10,20,30\n20,30,40\n",  # all are node ids
+        "0.5,10,20\n0.5,20,30\n",
         "10,20,0.5,1\n20,30,0.5,1\n",
         "a,b,c\n10,20,0.5\n20,30,0.5\n",
         "source,target,src,dst\n10,20,30,40\n",
