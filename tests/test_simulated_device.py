@@ -1,7 +1,6 @@
-"""The simulated GPU is as strict as a real one: mixed devices, copies, waits, streams, memory.
+"""The simulated GPU is as strict as a real one: mixed devices, copies, waits, memory.
 
-That it is no stricter is shown by `test_run_on_simulated_gpu.py`, whose runs have no race and wait
-in no step.
+That it is no stricter is shown by `test_run_on_simulated_gpu.py`, whose runs wait in no step.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from tests.simulated_device import device_module, present, watched
-from tests.simulated_device.streams import Stream
 
 
 @pytest.fixture(autouse=True)
@@ -91,46 +89,3 @@ def test_copies_and_memory_are_counted_and_what_is_read_too_early_is_garbage() -
         del view
         assert module.memory_allocated() == before
         assert module.max_memory_allocated() >= before + 400
-
-
-def _read_without_an_order(side: Stream) -> None:
-    x = on_device(3)
-    with device_module.stream(side):
-        x + 1
-
-
-def _write_over_what_is_read(side: Stream) -> None:
-    x = on_device(3)
-    side.wait_stream(device_module.current_stream())
-    with device_module.stream(side):
-        x + 1
-    x.zero_()
-
-
-def _free_what_another_stream_uses(side: Stream) -> None:
-    with device_module.stream(side):
-        x = on_device(3)
-    device_module.current_stream().wait_stream(side)
-    x + 1
-
-
-def _overwrite_pinned_memory_too_early(_: Stream) -> None:
-    staged = torch.ones(3).pin_memory()
-    x = staged.to("sim", non_blocking=True)
-    staged.zero_()
-    assert x.tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "race",
-    [
-        _read_without_an_order,
-        _write_over_what_is_read,
-        _free_what_another_stream_uses,
-        _overwrite_pinned_memory_too_early,
-    ],
-)
-def test_it_is_a_race(race: Callable[[Stream], None]) -> None:
-    with watched() as traffic:
-        race(device_module.Stream())
-    assert traffic.races

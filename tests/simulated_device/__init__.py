@@ -4,12 +4,11 @@
 
     with present(), watched() as traffic:   # the machine's accelerator is `torch.device("sim")`
         main(["dataset=cora"])              # trains on it
-    assert not traffic.races
+    assert not traffic.waits_in("training/trainer.py:_train")
 
 Operators compute on the CPU, so results are real, and equal to the CPU's. As on a GPU, an operator
 on tensors of two devices is an error, host memory is copied explicitly, only pinned memory without
-a wait, and work on two streams has no order but that of events. `watched` says which lines made the
-host wait or copied, and where two streams used the same memory without an order.
+a wait. `watched` says which lines made the host wait or copied.
 
 A device that is registered, but not `present`, is invisible to gnntrain: other tests of the process
 run on the CPU. On a machine with a real GPU it is not registered, since torch knows one accelerator

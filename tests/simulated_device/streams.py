@@ -1,7 +1,7 @@
-"""Streams and events, and who has used a piece of device memory in which order.
+"""Streams and events.
 
-A stream counts its operators. An operator of one stream sees the work of another one up to the
-count of the event that its stream has waited for, or up to which the host has waited.
+A stream counts its copies to the host. One stream sees the work of another one up to the count of
+the event that it has waited for.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from tests.simulated_device.traffic import note_race, note_wait
+from tests.simulated_device.traffic import note_wait
 
 _ids = itertools.count()
 _lock = threading.RLock()
-_finished: dict[int, int] = {}  # by stream: its operators that the host has seen finished
 _local = threading.local()
 _own = 0  # the device of a rank
-_unfinished: list[tuple[int, int, Callable[[], None]]] = []  # what ends with a stream's operator
+_unfinished: list[tuple[int, int, Callable[[], None]]] = []  # by stream and count
 _default: dict[int, Stream] = {}
 _all: list[Stream] = []
 
@@ -57,11 +56,6 @@ class Stream:
         """The host waits for all that is enqueued."""
         note_wait("Stream.synchronize")
         finish(self.record_event().seen)
-
-    def sees(self, stream: int, count: int) -> bool:
-        """Whether the operators of a stream up to that count end before this one goes on."""
-        known = max(self.seen.get(stream, 0), _finished.get(stream, 0))
-        return stream == self.stream_id or known >= count
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.stream_id == self.stream_id
@@ -101,36 +95,14 @@ class Memory:
     """A piece of device memory: a tensor's and its views'.
 
     Attributes:
-        stream: On which it was allocated, and to which it returns.
-        written: Who wrote last: a stream and its count.
-        used: By stream, its last operator that read or wrote.
         recorded: Streams that `record_stream` named.
     """
 
-    stream: Stream
     nbytes: int
     release: Callable[[int], None]
-    written: tuple[int, int]
-    used: dict[int, int] = field(default_factory=dict)
     recorded: set[int] = field(default_factory=set)
 
-    def read(self, stream: Stream, name: str) -> None:
-        """An operator of `stream` reads."""
-        if not stream.sees(*self.written):
-            note_race(f"{name} reads on one stream what another one may not have written yet")
-        self.used[stream.stream_id] = stream.count
-
-    def write(self, stream: Stream, name: str) -> None:
-        """An operator of `stream` writes."""
-        if not all(stream.sees(*use) for use in [*self.used.items(), self.written]):
-            note_race(f"{name} overwrites on one stream what another one may still use")
-        self.written = stream.stream_id, stream.count
-        self.used[stream.stream_id] = stream.count
-
     def __del__(self) -> None:
-        late = {s for s, n in self.used.items() if not self.stream.sees(s, n)}
-        if late - self.recorded:
-            note_race("memory is freed that another stream may still use: record_stream is missing")
         self.release(self.nbytes)
 
 
@@ -213,17 +185,16 @@ def finish_all() -> None:
 
 
 def when_finished(stream: Stream, end: Callable[[], None]) -> None:
-    """Call `end` once the host knows that the stream's last operator is done."""
+    """Call `end` once the host knows that what the stream has now is done."""
     with _lock:
+        stream.count += 1
         _unfinished.append((stream.stream_id, stream.count, end))
 
 
 def finish(seen: dict[int, int]) -> None:
-    """The host knows that the operators of the streams, up to these counts, are done."""
+    """The host knows that the copies of the streams, up to these counts, are done."""
     with _lock:
-        for stream, count in seen.items():
-            _finished[stream] = max(count, _finished.get(stream, 0))
-        ended = [one for one in _unfinished if _finished.get(one[0], 0) >= one[1]]
-        _unfinished[:] = [one for one in _unfinished if _finished.get(one[0], 0) < one[1]]
+        ended = [one for one in _unfinished if seen.get(one[0], 0) >= one[1]]
+        _unfinished[:] = [one for one in _unfinished if one not in ended]
     for _, _, end in ended:
         end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.simulated_device import module, pinning, streams
 from tests.simulated_device.streams import Memory, current_stream
-from tests.simulated_device.traffic import note_copy, note_race, note_wait
+from tests.simulated_device.traffic import note_copy, note_wait
 
 _CPU = torch.device("cpu")
 _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
@@ -130,7 +129,7 @@ def run(func: Any, *args: Any, **kwargs: Any) -> Any:
     if why := _why_it_waits(func, args, kwargs):
         _wait(index, why)
     out = _computed(func, tree_map(_host_of, args), _on_host(kwargs))
-    return _kept(func, args, kwargs, given, out, index)
+    return _kept(func, given, out, index)
 
 
 def _moved(source: Tensor, *, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
@@ -148,7 +147,6 @@ def _moved(source: Tensor, *, device: Any = None, non_blocking: bool = False, **
     index = streams.index_of(to)
     if isinstance(source, SimulatedTensor) and source.number == index:
         made = new_tensor(out, index)
-        _note_use(_aten._to_copy.default, index, reads=[source], writes=[made])
         made.host.copy_(source.host)
         return made
     return _copied(new_tensor(out, index), source, non_blocking)
@@ -159,37 +157,18 @@ def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tenso
     if source.numel() == 0:
         return target
     ends = [end for end in (target, source) if isinstance(end, SimulatedTensor)]
-    index = ends[-1].number
-    _note_use(_aten.copy_.default, index, reads=ends[len(ends) - 1 :], writes=ends[:1])
     if len(ends) == 2:
         if target.device != source.device:
             note_copy("to peer", source.nbytes, is_blocking=False)
     elif isinstance(target, SimulatedTensor):
-        _from_host(target, source, non_blocking)
+        is_blocking = not (non_blocking and source.is_pinned())
+        note_copy("to device", target.nbytes, is_blocking=is_blocking)
+        if is_blocking:
+            streams.finish(current_stream(target.device).record_event().seen)
     else:
         return _to_host(target, ends[0], non_blocking)
     _host_of(target).copy_(_host_of(source))
     return target
-
-
-def _from_host(target: SimulatedTensor, source: Tensor, non_blocking: bool) -> None:
-    is_blocking = not (non_blocking and source.is_pinned())
-    note_copy("to device", target.nbytes, is_blocking=is_blocking)
-    stream = current_stream(target.device)
-    if is_blocking:
-        streams.finish(stream.record_event().seen)
-        return
-    before = _bytes(source)
-
-    def check() -> None:
-        if before != _bytes(source):
-            note_race("pinned memory is overwritten before it was copied to the device")
-
-    streams.when_finished(stream, check)
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _to_host(target: Tensor, source: SimulatedTensor, non_blocking: bool) -> Tensor:
@@ -273,12 +252,11 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
-def _kept(func: Any, args: Any, kwargs: Any, given: list[Tensor], out: Any, index: int) -> Any:
+def _kept(func: Any, given: list[Tensor], out: Any, index: int) -> Any:
     """The results as tensors of the device: the arguments themselves, views of them, or new."""
     own = [tensor for tensor in given if isinstance(tensor, SimulatedTensor)]
     by_host = {id(tensor.host): tensor for tensor in own}
     by_storage = {tensor.host.untyped_storage()._cdata: tensor.memory for tensor in own}
-    made: list[SimulatedTensor] = []
 
     def keep(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -289,48 +267,11 @@ def _kept(func: Any, args: Any, kwargs: Any, given: list[Tensor], out: Any, inde
                 raise NotImplementedError(f"{func} changes the shape of a tensor in place")
             return same
         memory = by_storage.get(value.untyped_storage()._cdata)
-        tensor = new_tensor(value, index, memory)
-        if memory is None:
-            made.append(tensor)
-        return tensor
+        return new_tensor(value, index, memory)
 
-    result = tree_map(keep, out)
     if torch.Tag.inplace_view in func.tags:
         raise NotImplementedError(f"{func} changes a tensor's view in place")
-    if not _is_view(func):
-        written = _written(func, args, kwargs)
-        reads = [tensor for tensor in own if not any(tensor is one for one in written)]
-        _note_use(func, index, reads=reads, writes=[*written, *made])
-    return result
-
-
-def _note_use(
-    func: Any, index: int, reads: list[SimulatedTensor], writes: list[SimulatedTensor]
-) -> None:
-    stream = current_stream(index)
-    stream.count += 1
-    for tensor in reads:
-        tensor.memory.read(stream, str(func))
-    for tensor in writes:
-        tensor.memory.write(stream, str(func))
-
-
-@cache
-def _is_view(func: Any) -> bool:
-    """Whether the results are views, which no kernel computes."""
-    returns = func._schema.returns
-    return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
-
-
-@cache
-def _write_slots(func: Any) -> tuple[tuple[int, str], ...]:
-    arguments = enumerate(func._schema.arguments)
-    return tuple((i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write)
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[SimulatedTensor]:
-    values = [args[i] if i < len(args) else kwargs.get(name) for i, name in _write_slots(func)]
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, SimulatedTensor)]
+    return tree_map(keep, out)
 
 
 def new_tensor(host: Tensor, index: int, memory: Memory | None = None) -> SimulatedTensor:
@@ -342,9 +283,7 @@ def new_tensor(host: Tensor, index: int, memory: Memory | None = None) -> Simula
     if host.layout is not torch.strided:
         raise NotImplementedError(f"{host.layout} on the simulated device")
     if memory is None:
-        stream = current_stream(index)
-        release = module.allocate(index, host.nbytes)
-        memory = Memory(stream, host.nbytes, release, (stream.stream_id, stream.count))
+        memory = Memory(host.nbytes, module.allocate(index, host.nbytes))
     return SimulatedTensor(host, index, memory)
 
 

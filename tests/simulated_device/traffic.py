@@ -1,4 +1,4 @@
-"""What a run asks of the bus and of the host's patience: copies, waits, and races of streams."""
+"""What a run asks of the bus and of the host's patience: copies and waits."""
 
 from __future__ import annotations
 
@@ -46,16 +46,10 @@ class Copy:
 
 @dataclass(slots=True)
 class Traffic:
-    """The copies and waits since it was made, in order.
-
-    Attributes:
-        races: Sentences: memory that two streams used without an order, or that was freed, read or
-            overwritten before a copy had ended.
-    """
+    """The copies and waits since it was made, in order."""
 
     copies: list[Copy] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
-    races: list[str] = field(default_factory=list)
 
     def waits_in(self, function: str) -> set[str]:
         """The innermost functions that waited while `function` ran, such as `…/trainer.py:fit`."""
@@ -71,7 +65,7 @@ _watching: list[Traffic] = []
 
 @contextmanager
 def watched() -> Iterator[Traffic]:
-    """Record the copies, waits and races of all threads."""
+    """Record the copies and waits of all threads."""
     traffic = Traffic()
     _watching.append(traffic)
     try:
@@ -97,13 +91,6 @@ def note_copy(direction: Direction, nbytes: int, *, is_blocking: bool) -> None:
         copy = Copy(direction, nbytes, is_blocking, _stack(), name)
         for traffic in _watching:
             traffic.copies.append(copy)
-
-
-def note_race(text: str) -> None:
-    """Two streams, or a stream and the host, used memory without an order."""
-    where = _stack()
-    for traffic in _watching:
-        traffic.races.append(f"{text} in {where[0] if where else 'no function of gnntrain'}")
 
 
 def _stack() -> tuple[str, ...]:
