@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,7 +17,7 @@ from gnntrain.config import Config, FilesConfig, RunConfig
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.section import UNKNOWN, section_class
 from gnntrain.config.types import flattened
-from gnntrain.config.yaml_files import bracket_depth, read_yaml
+from gnntrain.config.yaml_files import read_yaml
 from gnntrain.paths import expanded
 from gnntrain.plugins import DATASETS, MODELS, plugin_names
 
@@ -65,7 +66,8 @@ def parse_override(text: str) -> tuple[Override, str] | None:
     are taken as they are.
     """
     key, _, value = text.partition("=")
-    if bracket_depth(value) > _DEEPEST:
+    depths = accumulate((sign in "[{") - (sign in "]}") for sign in value)
+    if max(depths, default=0) > _DEEPEST:
         return None  # parsers recurse
     plain = value and (value == "," or not set(value) & set("[]{}'\"\\,"))
     forms = [text, f'{key}="{value}"' if plain else text]

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, create_model
 
 from gnntrain.config.problems import Problem, did_you_mean, nearest, shown, told
+from gnntrain.config.schema import FilesConfig
 from gnntrain.config.section import Section, judged
-from gnntrain.config.types import JSON, Names, Text, described
+from gnntrain.config.types import JSON, Missing, Names, Text, described
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config.schema import FilesConfig
 
 EdgeType = tuple[str, str, str]
 NO_ID = "none"
@@ -34,7 +32,7 @@ Files = Annotated[
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     described("a file, a pattern such as author-*.csv, or a list of them"),
 ]
-Missing = Literal["refuse", "mean", "zero", "indicator"]
+Tables = Annotated[dict[str, Any], described("keys, not a value")]
 
 # The keys of a schema's parts, with the types of their values.
 _COLUMN_FILE = {"file": Text, "id": Text, "column": Names}
@@ -49,7 +47,7 @@ NODE_KEYS: Mapping[str, Any] = {
 }
 """Keys of a node type, but for those of its table."""
 _NODE_TABLE = {"files": Files, "id": Text}
-_MIXED_NODES = {**_NODE_TABLE, "type": Text, "types": Any}
+_MIXED_NODES = {**_NODE_TABLE, "type": Text, "types": Tables}
 _EDGES = {"files": Files, "source": Text, "target": Text}
 _MIXED_EDGES = {**_EDGES, **dict.fromkeys(("type", "source_type", "target_type"), Text)}
 
@@ -272,16 +270,14 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
     def wrong(key: str, value: object, expects: str, hint: str | None = None) -> None:
         problems.append(Problem(key, shown(value), expects, hint))
 
-    def mapping(place: str, raw: object) -> JSON:
-        if isinstance(raw, Mapping | None):
-            return {str(name): value for name, value in (raw or {}).items()}
-        wrong(place or "the schema", raw, "keys, not a value")
-        return {}
-
     def keys_of(place: str, raw: object, kinds: Mapping[str, Any], needs: str = "") -> JSON:
         """The keys of a part, each as its type has it; null leaves a key out."""
-        raw = mapping(place, raw)
-        raw = {word: value for word, value in raw.items() if value is not None or word not in kinds}
+        if not isinstance(raw, Mapping | None):
+            wrong(place or "the schema", raw, "keys, not a value")
+            raw = {}
+        raw = {
+            word: one for word, one in (raw or {}).items() if one is not None or word not in kinds
+        }
         fields: JSON = {word: (kind, None) for word, kind in kinds.items()}
         kind = create_model("Keys", __base__=Section, **fields)
         keys, found = judged(kind, raw, f"{place}.".lstrip("."))
@@ -314,22 +310,17 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
             found[name] = replace(node_spec(name, key, config), **keys)
         return found
 
-    def is_mixed(tables: JSON) -> bool:
-        """Whether nodes or edges are in one table with a column of types."""
-        return isinstance(tables.get("files"), str | list)
-
-    raw = mapping("", raw)
-    keys = keys_of("", raw, {"nodes": Any, "edges": Any, "reverse": bool})
+    keys = keys_of("", raw, {"nodes": Tables, "edges": Tables, "reverse": bool})
     nodes, mixed, edges = dict[str, NodeSpec](), None, list[EdgeSpec]()
-    tables = mapping("nodes", keys.get("nodes"))
-    if is_mixed(tables):
+    tables = keys.get("nodes", {})
+    if isinstance(tables.get("files"), str | list):  # one table with a column of types
         of_table = keys_of("nodes", tables, _MIXED_NODES)
-        types = mapping("nodes.types", of_table.pop("types", None))
-        mixed = NodeSpec("nodes", **of_table, types=nodes_of("nodes.types", types, NODE_KEYS))
+        types = nodes_of("nodes.types", of_table.pop("types", {}), NODE_KEYS)
+        mixed = NodeSpec("nodes", **of_table, types=types)
     else:
         nodes = nodes_of("nodes", tables, {**_NODE_TABLE, **NODE_KEYS})
-    tables = mapping("edges", keys.get("edges"))
-    if is_mixed(tables):
+    tables = keys.get("edges", {})
+    if isinstance(tables.get("files"), str | list):
         edges = [EdgeSpec("edges", **keys_of("edges", tables, _MIXED_EDGES))]
         tables = {}
     for name, table in tables.items():
@@ -342,7 +333,13 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
             case _:
                 expects = "an edge type source/relation/target, such as author/writes/paper"
                 wrong(f"edges.{name}", None, expects)
-    spec = GraphSpec(nodes, mixed, tuple(edges), keys.get("reverse", False), plain=raw)
+    spec = GraphSpec(
+        nodes,
+        mixed,
+        tuple(edges),
+        keys.get("reverse", False),
+        plain=raw if isinstance(raw, dict) else {},
+    )
 
     # Types that are not there, and tables that nothing refers to.
     named = [(part.place, name) for part in spec.edges for name in (part.edge_type or ())[::2]]

@@ -219,7 +219,7 @@ class FilesConfig(DatasetConfig):
     """Columns to leave out, by name or pattern."""
     categorical: types.Names = ()
     """Columns of categories, by name or pattern: each category becomes a feature of 0 and 1."""
-    missing: Literal["refuse", "mean", "zero", "indicator"] = "refuse"
+    missing: types.Missing = "refuse"
     """A missing feature: refuse lists the rows and stops; mean takes the training nodes' mean; zero
     takes 0; indicator takes the mean and adds a feature that is 1 where one was missing."""
     standardize: bool = False

@@ -132,19 +132,15 @@ def judged(
                 # Which other keys there are is not known.
                 values, known, found = {"name": values["name"]}, {}, []
             for key, value in values.items():
-                found.append(_wrong_value(kind, key, value, f"{prefix}{place}{key}"))
+                schema, is_section = key_schema(kind, key), base_class(kind, key) is not None
+                expects = "keys, not a value" if is_section else in_words(schema)
+                hint = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
+                found.append(Problem(f"{prefix}{place}{key}", shown(value), expects, hint))
             made = kind.model_validate(known, context={"saved": saved})
         problems.extend(found)
         return made
 
     return cast(AnySection, judge(kind, keys, "")), problems
-
-
-def _wrong_value(kind: type[Section], key: str, value: object, path: str) -> Problem:
-    schema = key_schema(kind, key)
-    expects = in_words(schema) if base_class(kind, key) is None else "keys, not a value"
-    hint = did_you_mean(value, choices(schema)) if isinstance(value, str) else None
-    return Problem(path, shown(value), expects, hint)
 
 
 def base_class(owner: type[Section], key: str) -> type[Section] | None:

@@ -130,6 +130,9 @@ Names = Annotated[
 ]
 """Names of columns; patterns with `*` and `?` too. One name alone is a list of one."""
 
+Missing = Literal["refuse", "mean", "zero", "indicator"]
+"""What to do about a missing feature."""
+
 Ratios = Annotated[
     tuple[NonNegative, NonNegative, NonNegative],
     Field(strict=False),

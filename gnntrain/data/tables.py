@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.names import Role
+from gnntrain.data.summary import first_names
 from gnntrain.data.values import (
     TEXT,
     BoolArray,
@@ -87,8 +88,8 @@ class Table:
         for table in tables:
             if table.names != first.names:
                 raise UserError(
-                    f"{table.path} has the columns {listed(table.names)}; {first.path} has "
-                    f"{listed(first.names)}.",
+                    f"{table.path} has the columns {first_names(table.names)}; {first.path} has "
+                    f"{first_names(first.names)}.",
                     "Files of one table need the same columns in the same order.",
                 )
         if len(tables) == 1:
@@ -412,8 +413,3 @@ def refuse_beyond_memory(path: Path | str, num_bytes: int) -> None:
             f"{available / 2**30:,.1f} GiB of memory are free.",
             "Give the array as an npy file, which is not read as a whole, or use a larger machine.",
         )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names of columns for a message, the first twenty."""
-    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

@@ -20,8 +20,6 @@ from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, See
 from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.cpu import (
     check_csc,
-    check_ids,
-    checked_fan_outs,
     checked_seeds,
     numba_hop_key,
 )
@@ -60,8 +58,8 @@ class GPUSampler(Sampler):
             interpreter (`TRITON_INTERPRET=1`), very slowly.
 
     Raises:
-        UserError: The graph has several edge types; the tensors are no CSC or lie where the device
-            cannot read them; or a fan-out is neither −1 nor at least 1.
+        UserError: The graph has several edge types; or the tensors are no CSC or lie where the
+            device cannot read them.
     """
 
     on_gpu = True
@@ -90,7 +88,7 @@ class GPUSampler(Sampler):
         check_csc(indptr, indices)
         self._indptr, self._indices = indptr.contiguous(), indices.contiguous()
         self._max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
-        self._fan_outs = checked_fan_outs(fan_outs[self._edge_type])
+        self._fan_outs = fan_outs[self._edge_type]
         self._replace = replace
         self._edge_ids = edge_ids
         self._idle: deque[Tensor] = deque()
@@ -116,8 +114,7 @@ class GPUSampler(Sampler):
         with _current(self._device):
             nodes = seeds.nodes[self._node_type]
             if nodes.device == self._device and self.num_nodes > 0:
-                check_ids(nodes)  # whether they are nodes is known at the end
-                nodes = nodes.long().contiguous()
+                nodes = nodes.long().contiguous()  # whether they are nodes is known at the end
             else:
                 checked = torch.from_numpy(checked_seeds(seeds, num_nodes)[self._node_type])
                 nodes = checked.to(self._device, non_blocking=True)

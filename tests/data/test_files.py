@@ -477,9 +477,12 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         for text in (
             "edge_id,user_a,user_b\n10,20,30\n20,30,40\n",
             "10,20,30\n20,30,40\n",  # all are node ids
+            "0.5,10,20\n0.5,20,30\n",
             "10,20,0.5,1\n20,30,0.5,1\n",
             "a,b,c\n10,20,0.5\n20,30,0.5\n",
             "source,target,src,dst\n10,20,30,40\n",
+            "target,count\n10,20\n",
+            "weight,user\n10,20\n",
             "user,source\n10,20\n",
         )
     },

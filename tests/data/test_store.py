@@ -171,20 +171,6 @@ def test_a_changed_byte_is_found_though_the_files_time_was_put_back(path: Path, 
         store.verify()
 
 
-def _object_array(file: Path) -> None:
-    size = file.stat().st_size
-    with file.open("wb") as opened:
-        np.save(opened, np.array([print, print], dtype=object), allow_pickle=True)
-        opened.truncate(size)
-
-
-def _broken_header(file: Path) -> None:
-    content = file.read_bytes()
-    broken = content.replace(b"'shape': (12,), }", b"'shape': (((12,),")
-    assert len(broken) == len(content)
-    file.write_bytes(broken)
-
-
 def _link(file: Path) -> None:
     file.rename(file.parent.parent / "elsewhere")
     file.symlink_to(file.parent.parent / "elsewhere")
@@ -204,14 +190,7 @@ def _other_type(file: Path) -> None:
     [
         ("labels.npy", lambda file: os.truncate(file, 150), r" .*150 .*176"),
         ("labels.npy", Path.unlink, " is missing"),
-        ("labels.npy", _other_type, r" .*float32.*int32"),
-        ("labels.npy", _object_array, " is not a valid npy"),
-        (
-            "labels.npy",
-            lambda file: file.write_bytes(b"PK\3\4" + bytes(172)),
-            " is not a valid npy",
-        ),
-        ("labels.npy", _broken_header, " .*header"),
+        ("labels.npy", _other_type, " has checksum "),
         ("labels.npy", _pipe, " is no regular file"),
         ("meta.json", _link, ": it is no regular file"),
         *(

@@ -50,8 +50,9 @@ from gnntrain.data.names import (
     is_pandas_index,
 )
 from gnntrain.data.preprocessing import Preprocessing
+from gnntrain.data.summary import first_names
 from gnntrain.data.table_files import open_table
-from gnntrain.data.tables import MAX_COLUMNS, BadRows, Columns, Table, listed
+from gnntrain.data.tables import MAX_COLUMNS, BadRows, Columns, Table
 from gnntrain.data.targets import check_split_number
 from gnntrain.data.values import TEXT, is_number, is_repeated
 from gnntrain.errors import UserError
@@ -160,7 +161,7 @@ def place_of(table: Table, key: str, wanted: str) -> int:
         return found[0]
     near = nearest(wanted, table.names)
     raise UserError(
-        f"{key}={wanted}: {table.path} has no such column; it has {listed(table.names)}.",
+        f"{key}={wanted}: {table.path} has no such column; it has {first_names(table.names)}.",
         f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
     )
 
@@ -173,7 +174,7 @@ def unknown_names(asked: Iterable[tuple[str, str]], tables: Sequence[Table]) -> 
     named = [table for table in tables if not isinstance(table, ArrayTable)]
     is_array = any(isinstance(table, ArrayTable) for table in tables[:1])
     there = list(dict.fromkeys(chain(*(table.heading or table.names for table in named))))
-    columns = listed(there) or "an array, whose columns have no names"
+    columns = first_names(there) or "an array, whose columns have no names"
     expected = f"a column of {' or '.join(str(table.path) for table in tables)} ({columns})"
     problems = []
     for key, name in asked if tables else ():
@@ -377,7 +378,7 @@ def label_columns(
         names = features.arrays if isinstance(features, ArrayTable) else features.names
         raise UserError(
             f"{spec.key('labels')} is not given, and {features.path} has no column or array called "
-            f"{' or '.join(usual)} (it has {listed([*filter(None, names)]) or 'no names'}).",
+            f"{' or '.join(usual)} (it has {first_names([*filter(None, names)]) or 'no names'}).",
             f"Give a file of labels, or the name as {key}.",
         )
     if not labels:
@@ -423,7 +424,7 @@ def split_columns(table: Table, spec: NodeSpec) -> Columns:
         if len(others) != 1:
             raise UserError(
                 f"{table.path}: it is not plain which column is the split; it has "
-                f"{listed(table.names)}.",
+                f"{first_names(table.names)}.",
                 f"It needs two, id and split; or set {spec.split.key('column')}.",
             )
         places = {"split": others[0]}

@@ -43,8 +43,9 @@ from gnntrain.data.names import (
 )
 from gnntrain.data.read.columns import place_of
 from gnntrain.data.read.nodes import NodeIndex
+from gnntrain.data.summary import first_names
 from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml, open_table
-from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table, listed
+from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table
 from gnntrain.data.values import TEXT, from_texts, is_missing_mark, to_plain, without_zero_fractions
 from gnntrain.errors import UserError
 
@@ -192,7 +193,7 @@ def edge_source(
         if relation is None:
             raise UserError(
                 f"{table.path} has no column called relation or type (it has "
-                f"{listed(table.names)}).",
+                f"{first_names(table.names)}).",
                 f"Name the column of relations as {spec.key('type')}, or give each edge type an "
                 "entry of its own: author/writes/paper.",
             )
@@ -236,7 +237,7 @@ def edge_source(
     if src is None or dst is None or src == dst:
         raise UserError(
             f"{table.path}: it is not plain which columns are the ends of an edge; it has "
-            f"{listed(table.names)}.",
+            f"{first_names(table.names)}.",
             f"Set {spec.key('source')} and {spec.key('target')}.",
         )
     columns = Columns(table, {"source": src, "target": dst}, numbers, others)
@@ -334,11 +335,6 @@ def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
     }
     most_hashed = max(index.num_hashed for end in _ENDS for index in candidates[end].values())
     if edge_type is not None:
-        if isinstance(table, ArrayTable) and not most_hashed:
-            numbers = _node_numbers(columns, table, candidates)
-            if numbers is not None:
-                lists.add(edge_type, *numbers)
-                return
         none = np.empty(0, np.int64)
         lists.add(edge_type, none, none, *[np.empty(0, np.float32)] * has_weight)
     why_unknown = partial(_why_unknown, source, candidates)
@@ -373,28 +369,6 @@ def read_edges(source: EdgeSource, lists: EdgeLists, bad: BadRows) -> None:
         for (first, between, last), rows in known.groupby([codes[is_known] for codes in types]):
             of_rows = names[first], relations.dictionary[between].as_py(), names[last]
             lists.add(of_rows, src[rows], dst[rows])
-
-
-def _node_numbers(
-    columns: Columns, table: ArrayTable, candidates: _Candidates
-) -> tuple[AnyArray, ...] | None:
-    """Arrays that hold numbers of nodes, and weights, as they are; None where a row may be bad.
-
-    A graph in memory needs no look-up of its ids, nor a second copy of its edges in parts.
-    """
-    arrays = [table.column(columns.places[end]) for end in _ENDS]
-    for end, array in zip(_ENDS, arrays, strict=True):
-        (index,) = candidates[end].values()
-        if array.dtype.kind not in "iu":
-            return None
-        if len(array) and (array.min() < 0 or array.max() >= index.num_nodes):
-            return None
-    for place in columns.numbers:
-        weight = table.column(place).astype(np.float32)
-        if not (np.isfinite(weight).all() and (weight >= 0).all()):
-            return None
-        arrays.append(weight)
-    return tuple(arrays)
 
 
 def _find_end(

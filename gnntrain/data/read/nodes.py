@@ -14,7 +14,8 @@ from gnntrain.config.graph_spec import TYPE_NAMES, NodeSpec, node_spec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, Int64Array
 from gnntrain.data.read.columns import find_column, find_id, named_column, place_of
-from gnntrain.data.tables import BadRows, Columns, Rows, Table, listed
+from gnntrain.data.summary import first_names
+from gnntrain.data.tables import BadRows, Columns, Rows, Table
 from gnntrain.data.values import (
     TEXT,
     is_missing_mark,
@@ -175,7 +176,7 @@ def nodes_by_type(
         usual = place_of(table, mixed.key("type"), mixed.type)
     if usual is None:
         raise UserError(
-            f"{table.path} has no column called type (it has {listed(table.names)}).",
+            f"{table.path} has no column called type (it has {first_names(table.names)}).",
             f"Name the column of node types as {mixed.key('type')}, or give each node type an "
             "entry of its own.",
         )
@@ -183,7 +184,7 @@ def nodes_by_type(
     if not ids:
         raise UserError(
             f"{table.path}: it is not plain which column holds the node ids; it has "
-            f"{listed(table.names)}.",
+            f"{first_names(table.names)}.",
             f"Set {mixed.key('id')}.",
         )
     places = range(len(table.names))
