@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import pickle
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -539,6 +540,12 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "a broken header": (
         {"features.npz": npz(npy((4, 1)).replace(b"'shape': (4, 1)", b"'shape': (((4,1"))}, {},
         ["header is broken"],
+    ),
+    "an object in npy": (
+        {"features.npy": np.array([Path()])}, {}, ["only arrays are loaded"],
+    ),
+    "an object in pt": (
+        {"features.pt": pickle.dumps(Path())}, {}, ["only arrays are loaded"],
     ),
     **{
         f"no {suffix}": ({f"features.{suffix}": b"ARROW1\0\0 and no more {"}, {}, [f"s.{suffix}"])
