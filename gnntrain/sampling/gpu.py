@@ -58,8 +58,7 @@ class GPUSampler(Sampler):
             interpreter (`TRITON_INTERPRET=1`), very slowly.
 
     Raises:
-        UserError: The graph has several edge types; or the tensors are no CSC or lie where the
-            device cannot read them.
+        UserError: The graph has several edge types; the tensors are no CSC; or there is no GPU.
     """
 
     on_gpu = True
@@ -84,7 +83,11 @@ class GPUSampler(Sampler):
         indptr, indices = edges.indptr, edges.indices
         # An empty tensor's device has the index that "cuda" stands for.
         self._device = torch.empty(0, device=indptr.device if device is None else device).device
-        check_place(self._device, indptr, indices)
+        if self._device.type == "cpu" and isinstance(kernels.claim, triton.JITFunction):
+            raise UserError(
+                "the Triton sampler needs a GPU, and the graph lies in host memory",
+                "Leave out sampler.backend=triton: the CPU draws then.",
+            )
         check_csc(indptr, indices)
         self._indptr, self._indices = indptr.contiguous(), indices.contiguous()
         self._max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
@@ -373,22 +376,3 @@ def _launch(kernel: Any, length: int, *args: Any, tile: int = BLOCK, **constants
 def _current(device: torch.device) -> AbstractContextManager[Any]:
     """Triton launches on the current device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def check_place(device: torch.device, *tensors: Tensor) -> None:
-    """Whether `device` can sample, and read these tensors.
-
-    Raises:
-        UserError: It cannot.
-    """
-    if device.type == "cpu" and isinstance(kernels.claim, triton.JITFunction):
-        raise UserError(
-            "the Triton sampler needs a GPU, and the graph lies in host memory",
-            "Move indptr and indices to the GPU, or pin them and name a device.",
-        )
-    for tensor in tensors:
-        if tensor.device != device and not (tensor.device.type == "cpu" and tensor.is_pinned()):
-            raise UserError(
-                f"the graph lies on {tensor.device}, where {device} cannot read it",
-                f"Move it to {device}, or pin it: tensor.pin_memory().",
-            )
