@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -31,6 +32,15 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         draft.replace(path)
     fsync_folder(path.parent)
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Append all of `data` to a file, or nothing and an error where the disk becomes full."""
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        if file.write(data) != len(data):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 @contextmanager

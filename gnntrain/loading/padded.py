@@ -10,12 +10,10 @@ from torch import Tensor
 
 from gnntrain import devices
 from gnntrain.compute.features import as_tensor
-from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.loader import RankBatch, SampledLoader
 from gnntrain.loading.transfer import send_all
-from gnntrain.sampling.base import NO_TARGETS, Seeds
-from gnntrain.sampling.cpu import checked_seeds
+from gnntrain.sampling.base import Seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +33,11 @@ class PaddedBatches:
     outputs equal those without padding, except for statistics over all rows (batch norm).
 
     Args:
-        loader: Its position moves as the steps are iterated over.
-
-    Raises:
-        UserError: The loader's sampler cannot pad, or a seed of its plan is not a node: a step
-            would find out only by waiting for the device.
+        loader: Its position moves as the steps are iterated over; its sampler is a `GPUSampler`.
     """
 
     def __init__(self, loader: SampledLoader) -> None:
         self._sampler: Any = loader.sampler
-        if not hasattr(self._sampler, "sample_padded"):  # see `GPUSampler`
-            raise UserError(
-                f"{type(loader.sampler).__name__} cannot draw batches of a fixed size",
-                "Write sampler.backend=triton, or leave out trainer.cuda_graph.",
-            )
-        schema = loader.values.schema
-        seeds = Seeds({schema.target: as_tensor(loader.plan.seeds)}, NO_TARGETS)
-        checked_seeds(seeds, schema.num_nodes)
         self._loader = loader
 
     def __iter__(self) -> Iterator[SeedBatch]:

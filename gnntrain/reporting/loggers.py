@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from gnntrain.atomic_io import append_whole
 from gnntrain.config.types import flattened
 from gnntrain.reporting.rundir import RunDirectory, write_atomically
 from gnntrain.training.records import EpochRecord, FitResult, Listener, RunInfo, Summary, json_safe
@@ -99,8 +100,7 @@ class TableLogger(Logger):
         path, last = self.run.path / f"metrics.{self.name}", self._records[-1]
         try:
             if last.flat().keys() <= {*self._columns}:
-                with path.open("a", encoding="utf-8", newline="") as file:
-                    file.write(self.text([last], is_whole=False))
+                append_whole(path, self.text([last], is_whole=False).encode())
                 return
             rows = sorted((one.flat() for one in self._records), key=len, reverse=True)
             self._columns = [*dict.fromkeys(key for row in rows for key in row)]

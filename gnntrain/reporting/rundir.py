@@ -105,7 +105,7 @@ class RunDirectory:
                 path = free(place.path.absolute())
             (path / "overrides.txt").write_text("".join(f"{o}\n" for o in overrides), "utf-8")
             environment = describe_environment(seed=seed) | ({"jobs": dict(jobs)} if jobs else {})
-            (path / "env.json").write_text(_to_json(environment), "utf-8")
+            cls(path).write("env.json", environment)
         with contextlib.suppress(OSError):  # a file system without links
             link = RUNS / f".{LATEST}-{os.getpid()}"
             link.symlink_to(os.path.relpath(path, RUNS.absolute()))
@@ -183,8 +183,9 @@ class RunDirectory:
             raise UserError(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a file of JSON: ``store.json`` or ``summary.json``."""
-        self._write(name, _to_json(content))
+        """Write a file of JSON, such as ``summary.json``."""
+        text = json.dumps(json_safe(content), indent=2, ensure_ascii=False, allow_nan=False)
+        self._write(name, text + "\n")
 
     def summary(self) -> dict[str, Any] | None:
         """The content of ``summary.json``; see `read`."""
@@ -268,6 +269,8 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
         hint = 'Give its directory, as in infer(summary["run"]).'
         raise UserError(f"a {type(run).__name__} is no run", hint)
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
+    if str(run) == LATEST:  # a file system may know no symbolic links
+        places = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)[:1]
     if not places:
         words = f"there is no run {str(run)!r}, nor is one under {root.absolute()}"
         raise UserError(words, known_runs(run, root))
@@ -401,10 +404,6 @@ def explained(path: Path, kind: type[GnntrainError] = UserError) -> Iterator[Non
 
 def _to_yaml(config: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
-
-
-def _to_json(value: Any) -> str:
-    return json.dumps(json_safe(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_atomically(path: Path, text: str) -> None:

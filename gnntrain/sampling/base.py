@@ -81,7 +81,7 @@ class Sampler(ABC):
 
     Args:
         edges: The in-edges of all types. They are only read.
-        fan_outs: In-neighbours to draw for a node, by edge type; −1 takes all.
+        fan_outs: In-neighbours to draw for a node, by edge type, at least 1; −1 takes all.
         scope: Whether a fan-out is for the in-edges of a node of one edge type (relation), or of
             all edge types together (node): all edge types into a node type then have the same.
         replace: Draw with replacement: where there are in-edges, exactly the fan-out is taken.

@@ -92,19 +92,15 @@ class Block:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
-    def with_tensors(self, moved: Mapping[str, Any]) -> Block:
-        """The block with copies of its `tensors`, by name."""
-        return replace(self, **moved, derived={}, aggregates=None)
-
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
         """The block with all its tensors on `device`; itself if they are there already."""
         tensors = self.tensors
-        moved = {
+        moved: dict[str, Any] = {
             name: tensor.to(device, non_blocking=non_blocking) for name, tensor in tensors.items()
         }
         if all(moved[name] is tensors[name] for name in tensors):
             return self
-        return self.with_tensors(moved)
+        return replace(self, **moved, derived={}, aggregates=None)
 
 
 @dataclass(frozen=True, slots=True)

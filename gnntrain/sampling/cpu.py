@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
 from gnntrain.errors import RunError, UserError
@@ -58,8 +57,7 @@ class CPUSampler(Sampler):
             read-only memory maps; they are not copied.
 
     Raises:
-        UserError: The arrays are no CSC, a fan-out is neither −1 nor at least 1, or edge types
-            that share a fan-out have different ones.
+        UserError: The arrays are no CSC.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class CPUSampler(Sampler):
         self._edges = in_edges_of(edges)
         self._num_nodes = edges.num_nodes
         self._edge_types = edges.edge_types
-        self._fan_outs = fan_outs_by_hop(edges.edge_types, fan_outs, scope)
+        self._fan_outs = fan_outs_by_hop(edges.edge_types, fan_outs)
         self._options = scope == "node", replace
         self._edge_ids = edge_ids
         self._idle: deque[_Scratch] = deque()
@@ -268,26 +266,10 @@ def starts_of(lengths: Sequence[int] | npt.NDArray[np.integer]) -> Int64Array:
     return starts
 
 
-def fan_outs_by_hop(
-    edge_types: Sequence[EdgeType], fan_outs: FanOuts, scope: FanOutScope
-) -> list[Int64Array]:
-    """For each hop the fan-outs of the edge types, int64 `[R]`.
-
-    Raises:
-        UserError: A fan-out is neither −1 nor at least 1; or edge types that share one have
-            different ones.
-    """
-    checked = {edge_type: checked_fan_outs(fan_outs[edge_type]) for edge_type in edge_types}
-    shared: dict[NodeType, tuple[int, ...]] = {}
-    for edge_type, own in checked.items():
-        of_type = shared.setdefault(edge_type[2], own)
-        if scope == "node" and own != of_type:
-            raise UserError(
-                f"{'/'.join(edge_type)} has fan-outs {list(own)}, and another edge type into "
-                f"{edge_type[2]} has {list(of_type)}",
-                "With scope 'node' all edge types into a node type share their fan-outs.",
-            )
-    return [np.array(hop, np.int64) for hop in zip(*checked.values(), strict=True)]
+def fan_outs_by_hop(edge_types: Sequence[EdgeType], fan_outs: FanOuts) -> list[Int64Array]:
+    """For each hop the fan-outs of the edge types, int64 `[R]`."""
+    by_type = (fan_outs[edge_type] for edge_type in edge_types)
+    return [np.array(hop, np.int64) for hop in zip(*by_type, strict=True)]
 
 
 def check_batch_nodes(num_nodes: int) -> None:
@@ -347,25 +329,14 @@ def read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return view
 
 
-def checked_fan_outs(fan_outs: Sequence[int]) -> tuple[int, ...]:
-    wrong = [fan_out for fan_out in fan_outs if fan_out < 1 and fan_out != -1]
-    if wrong:
-        raise UserError(
-            f"fan-outs {list(fan_outs)} contain {wrong[0]}",
-            "Each must be at least 1, or -1 for all in-neighbours.",
-        )
-    return tuple(map(int, fan_outs))
-
-
 def checked_seeds(seeds: Seeds, num_nodes: Mapping[NodeType, int]) -> dict[NodeType, Int64Array]:
     """The seeds of each type as contiguous int64, in host memory.
 
     Raises:
-        UserError: Not one-dimensional integers, or some are not nodes of the graph.
+        UserError: Some are not nodes of the graph.
     """
     checked = dict.fromkeys(num_nodes, NOT_WANTED)
     for name, given in seeds.nodes.items():
-        check_ids(given)
         checked[name] = nodes = np.ascontiguousarray(given.cpu().numpy(), np.int64)
         if len(nodes) > 0 and (nodes.min() < 0 or nodes.max() >= num_nodes[name]):
             wrong = nodes[(nodes < 0) | (nodes >= num_nodes[name])]
@@ -375,12 +346,3 @@ def checked_seeds(seeds: Seeds, num_nodes: Mapping[NodeType, int]) -> dict[NodeT
                 f"Node ids run from 0 to {num_nodes[name] - 1}.",
             )
     return checked
-
-
-def check_ids(nodes: Tensor) -> None:
-    """Raises UserError if seeds are no one-dimensional integers."""
-    if nodes.dim() != 1 or nodes.is_floating_point() or nodes.dtype == torch.bool:
-        raise UserError(
-            f"seeds are {nodes.dtype} of shape {list(nodes.shape)}",
-            "Give node ids as a one-dimensional tensor of integers.",
-        )

@@ -20,8 +20,6 @@ from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, See
 from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.cpu import (
     check_csc,
-    check_ids,
-    checked_fan_outs,
     checked_seeds,
     numba_hop_key,
 )
@@ -60,8 +58,7 @@ class GPUSampler(Sampler):
             interpreter (`TRITON_INTERPRET=1`), very slowly.
 
     Raises:
-        UserError: The graph has several edge types; the tensors are no CSC or lie where the device
-            cannot read them; or a fan-out is neither −1 nor at least 1.
+        UserError: The graph has several edge types; the tensors are no CSC; or there is no GPU.
     """
 
     on_gpu = True
@@ -86,11 +83,15 @@ class GPUSampler(Sampler):
         indptr, indices = edges.indptr, edges.indices
         # An empty tensor's device has the index that "cuda" stands for.
         self._device = torch.empty(0, device=indptr.device if device is None else device).device
-        check_place(self._device, indptr, indices)
+        if self._device.type == "cpu" and isinstance(kernels.claim, triton.JITFunction):
+            raise UserError(
+                "the Triton sampler needs a GPU, and the graph lies in host memory",
+                "Leave out sampler.backend=triton: the CPU draws then.",
+            )
         check_csc(indptr, indices)
         self._indptr, self._indices = indptr.contiguous(), indices.contiguous()
         self._max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
-        self._fan_outs = checked_fan_outs(fan_outs[self._edge_type])
+        self._fan_outs = fan_outs[self._edge_type]
         self._replace = replace
         self._edge_ids = edge_ids
         self._idle: deque[Tensor] = deque()
@@ -116,8 +117,7 @@ class GPUSampler(Sampler):
         with _current(self._device):
             nodes = seeds.nodes[self._node_type]
             if nodes.device == self._device and self.num_nodes > 0:
-                check_ids(nodes)  # whether they are nodes is known at the end
-                nodes = nodes.long().contiguous()
+                nodes = nodes.long().contiguous()  # whether they are nodes is known at the end
             else:
                 checked = torch.from_numpy(checked_seeds(seeds, num_nodes)[self._node_type])
                 nodes = checked.to(self._device, non_blocking=True)
@@ -376,22 +376,3 @@ def _launch(kernel: Any, length: int, *args: Any, tile: int = BLOCK, **constants
 def _current(device: torch.device) -> AbstractContextManager[Any]:
     """Triton launches on the current device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def check_place(device: torch.device, *tensors: Tensor) -> None:
-    """Whether `device` can sample, and read these tensors.
-
-    Raises:
-        UserError: It cannot.
-    """
-    if device.type == "cpu" and isinstance(kernels.claim, triton.JITFunction):
-        raise UserError(
-            "the Triton sampler needs a GPU, and the graph lies in host memory",
-            "Move indptr and indices to the GPU, or pin them and name a device.",
-        )
-    for tensor in tensors:
-        if tensor.device != device and not (tensor.device.type == "cpu" and tensor.is_pinned()):
-            raise UserError(
-                f"the graph lies on {tensor.device}, where {device} cannot read it",
-                f"Move it to {device}, or pin it: tensor.pin_memory().",
-            )

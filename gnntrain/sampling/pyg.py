@@ -20,7 +20,7 @@ from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
-from gnntrain.sampling.cpu import check_hop_edges, checked_fan_outs, num_seeds_of
+from gnntrain.sampling.cpu import check_hop_edges, num_seeds_of
 
 
 class PyGSampler(Sampler):
@@ -39,7 +39,7 @@ class PyGSampler(Sampler):
         edge_ids: Ignored: PyG always returns the edges' positions.
 
     Raises:
-        UserError: Neither pyg-lib nor torch-sparse is installed; or another scope.
+        UserError: Neither pyg-lib nor torch-sparse is installed.
     """
 
     thread_safe = False
@@ -49,25 +49,20 @@ class PyGSampler(Sampler):
         edges: FusedCSC,
         fan_outs: FanOuts,
         *,
-        scope: FanOutScope = "relation",
+        scope: FanOutScope = "relation",  # noqa: ARG002
         replace: bool = False,
         edge_ids: bool = False,  # noqa: ARG002
     ) -> None:
         require_pyg_backend()
-        if scope != "relation":
-            raise UserError(
-                f"sampler.backend=pyg cannot draw with sampler.fan_out_scope={scope}",
-                "PyG's fan-outs are those of a relation; sampler.backend=numba has both.",
-            )
         self._edges = edges
-        checked = {name: list(checked_fan_outs(fan_outs[name])) for name in edges.edge_types}
-        self._num_hops = len(checked[edges.edge_types[0]])
-        self._has_types = len(edges.num_nodes) > 1 or len(checked) > 1
+        by_type = {name: list(fan_outs[name]) for name in edges.edge_types}
+        self._num_hops = len(by_type[edges.edge_types[0]])
+        self._has_types = len(edges.num_nodes) > 1 or len(by_type) > 1
         # PyG's sampler keeps only the tensors; other samplers share the object as long as it lives.
         self._graph = shared_graph(edges)
         self._sampler = NeighborSampler(
             (Data(), self._graph),  # which has no features
-            checked if self._has_types else checked[edges.edge_types[0]],
+            by_type if self._has_types else by_type[edges.edge_types[0]],
             replace=replace,
         )
         if self._has_types:

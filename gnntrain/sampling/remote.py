@@ -77,9 +77,6 @@ class RemoteSampler(Sampler):
         fan_outs, scope, replace: See `Sampler`.
         needs: Of its fields, `weight` is set in all blocks, `degree` in those of the last hop,
             which have the destinations of all others.
-
-    Raises:
-        UserError: See `CPUSampler`.
     """
 
     def __init__(
@@ -96,7 +93,7 @@ class RemoteSampler(Sampler):
         self._caller = caller
         self._owners = owners
         self._edge_types = edge_types
-        self._fan_outs = fan_outs_by_hop(edge_types, fan_outs, scope)
+        self._fan_outs = fan_outs_by_hop(edge_types, fan_outs)
         self._options = int(scope == "node"), int(replace)
         self._needs = needs
         self._idle: deque[dict[NodeType, NodeNumbers]] = deque()

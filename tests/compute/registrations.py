@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.compute import ops
 from gnntrain.compute.operator import called_flat
@@ -38,10 +41,29 @@ def _device(request: pytest.FixtureRequest) -> Iterator[str]:
         yield "cpu"
 
 
-def opened(func: Any) -> Callable[..., Any] | None:
-    """The CPU's method of an operator of ours: a dispatch mode sees the operators within."""
-    operator = ops.OPERATORS.get(func.name().removeprefix("gnntrain::"))
-    return None if operator is None else called_flat(operator, operator.cpu)
+class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Records how many numbers the largest dense tensor held that is no view of a given one.
+
+    It sees the operators within the CPU's method of an operator of ours.
+    """
+
+    def __init__(self, given: Tensor | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._given = None if given is None else given.data_ptr()
+        self.numel: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operator = ops.OPERATORS.get(func.name().removeprefix("gnntrain::"))
+        if operator is not None:
+            with self:
+                return called_flat(operator, operator.cpu)(*args)
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(value, Tensor) and value.layout == torch.strided:
+                memory = value.untyped_storage()
+                if memory.data_ptr() != self._given:
+                    self.numel = max(self.numel, memory.nbytes() // value.itemsize)
+        return result
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.compute import launching, ops, reference
 from gnntrain.compute.aggregate import Aggregate, AggregateMax
@@ -26,7 +25,7 @@ from gnntrain.compute.operator import OPERATORS, Edges, Operator, Sum
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.errors import UserError
 from gnntrain.models.dropout import dropout
-from tests.compute.registrations import each_registration, registered
+from tests.compute.registrations import LargestTensor, each_registration, registered
 from tests.processes import python
 from tests.simulated_device import present, watched
 
@@ -200,21 +199,6 @@ def test_results_do_not_depend_on_the_references_chunks(
             torch.testing.assert_close(got, wanted, equal_nan=True)
 
 
-class Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """How many numbers the largest tensor held that is no view of a given one."""
-
-    def __init__(self, given: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._given, self.most = given.data_ptr(), 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in result if isinstance(result, list | tuple) else (result,):
-            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() != self._given:
-                self.most = max(self.most, value.untyped_storage().nbytes() // value.itemsize)
-        return result
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("named", [False, True])
 def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> None:
@@ -225,10 +209,10 @@ def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> No
     features, weight = LazyFeatures(rows, nodes), torch.rand(3, 4)
     given = Edges(*edges, dst_offset=5)
     total = Sum(*given, weight, scale=given.shares(torch.float32))
-    with Allocated(rows) as record:
+    with LargestTensor(rows) as record:
         mean = Aggregate(features, total, "beside", torch.float32).reference()
         top, _ = AggregateMax(features, given, torch.float32, True).reference()
-    assert record.most < 1000
+    assert record.numel < 1000
     source = (rows if nodes is None else rows.flip(0)).float()
     own = source[[49_999, 7]]
     torch.testing.assert_close(top[0], own.amax(0))

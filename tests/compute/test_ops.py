@@ -21,7 +21,7 @@ from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration, on_gpu_kernels
 from tests.compute.test_examples import chunks_of
 from tests.examples import examples
-from tests.models.blocks import full_block, graph_of
+from tests.models.blocks import full_block, graph_of, rough_graph
 from tests.models.padding import padded
 from tests.models.slow_aggregate import (
     INDEX_TYPES,
@@ -189,6 +189,20 @@ def test_attention_survives_huge_scores(sign: int, device: str) -> None:
     rows, loop = torch.eye(3, device=device), torch.zeros(1, 1, device=device)
     out, _ = attend(block, rows, slope=1.0, dropout=0.0, score=score, loop=loop)
     assert out.tolist() == ([[0.5, 0.5, 0]] if sign > 0 else [[0, 0, 1]])
+
+
+def test_dropped_weights_scale_the_others_up() -> None:
+    torch.manual_seed(0)
+    block = full_block(rough_graph(), 2, 40)
+    score, loop = torch.zeros(block.num_edges, 1), torch.zeros(block.num_dst, 1)
+    rows, sums = torch.ones(40, 1, requires_grad=True), []
+    for _ in range(300):
+        out, _ = attend(block, rows, slope=1.0, dropout=0.5, score=score, loop=loop)
+        sums.append(out.detach())
+        (grad,) = torch.autograd.grad(out.sum(), rows)
+        assert grad.sum().item() == pytest.approx(out.sum().item())  # the same weights are dropped
+    assert torch.stack(sums).std(0).min() > 0.01
+    torch.testing.assert_close(torch.stack(sums).mean(), torch.tensor(1.0), atol=0.02, rtol=0)
 
 
 @each_registration

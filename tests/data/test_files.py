@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import pickle
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -315,23 +316,6 @@ READ: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "edges",
-    [
-        "edge_id,user_a,user_b\n10,20,30\n20,30,40\n",
-        "10,20,30\n20,30,40\n",  # all are node ids
-        "10,20,0.5,1\n20,30,0.5,1\n",
-        "a,b,c\n10,20,0.5\n20,30,0.5\n",
-        "source,target,src,dst\n10,20,30,40\n",
-        "user,source\n10,20\n",
-    ],
-)
-def test_ends_that_may_be_others_are_not_guessed(tmp_path: Path, edges: str) -> None:
-    message = refusal(write(tmp_path, {"edges": edges}))
-    assert "dataset.source_column" in message
-    assert "dataset.target_column" in message
-
-
 def test_the_edges_of_a_file_of_a_whole_graph(tmp_path: Path) -> None:
     ends = {"start": TIES[0], "end": TIES[1]}
     paths = write(tmp_path, {**NODES, "features.npz": {**NODES["features.npz"], **ends}})
@@ -487,6 +471,25 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
          "edges": "card,shop\nc,d\n"}, EVERY_MISTAKE,
         [*("5 mistakes", "mean user?", "mean label?", "mean shop?", "mean age?"), "mean county?"],
     ),
+    **{
+        f"ends that may be others, {text!r}": (
+            {"edges": text}, {}, ["dataset.source_column", "dataset.target_column"],
+        )
+        for text in (
+            "edge_id,user_a,user_b\n10,20,30\n20,30,40\n",
+            "10,20,30\n20,30,40\n",  # all are node ids
+            "0.5,10,20\n0.5,20,30\n",
+            "0.5,10,7\n0.5,20,7\n",
+            "10,20,0.5,1\n20,30,0.5,1\n",
+            "a,b,c\n10,20,0.5\n20,30,0.5\n",
+            "source,target,src,dst\n10,20,30,40\n",
+            "target,count\n10,20\n",
+            "weight,user\n10,20\n",
+            "target,count\n10,20\n",
+            "weight,user\n10,20\n",
+            "user,source\n10,20\n",
+        )
+    },
     "nodes that are not there": ({"edges": "a,b\nc,d\n"}, {}, ["(10, 20, 30, …)"]),
     "no multilabel labels": ({}, {"task": "multilabel"}, ["dataset.task=multilabel"]),
     "three classes as two": (
@@ -536,6 +539,12 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "a broken header": (
         {"features.npz": npz(npy((4, 1)).replace(b"'shape': (4, 1)", b"'shape': (((4,1"))}, {},
         ["header is broken"],
+    ),
+    "an object in npy": (
+        {"features.npy": np.array([Path()])}, {}, ["only arrays are loaded"],
+    ),
+    "an object in pt": (
+        {"features.pt": pickle.dumps(Path())}, {}, ["only arrays are loaded"],
     ),
     **{
         f"no {suffix}": ({f"features.{suffix}": b"ARROW1\0\0 and no more {"}, {}, [f"s.{suffix}"])

@@ -468,14 +468,6 @@ def test_steps_that_are_made_later_have_one_shape_for_each_number_of_seeds(store
     assert ours.state_dict() == {"epoch": 0, "step": len(ours)}
 
 
-def test_a_step_that_is_made_later_has_no_seed_that_is_no_node(store: Graph) -> None:
-    """Its kernels would read the target of another node, or none."""
-    ours, _ = loaders(store, "cpu", fan_outs=(3, 2))
-    ours.plan = replace(ours.plan, seeds=np.array([3, 60]))
-    with pytest.raises(UserError, match="1 of 2 seeds are not nodes of the graph: 60"):
-        PaddedBatches(ours)
-
-
 def sources_of(batch: Batch) -> Tensor:
     (block,) = batch.hops[0].edges.values()
     return block.indices.sum()

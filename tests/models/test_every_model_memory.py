@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import SAGEConv
 
 from gnntrain.compute import reference
@@ -19,27 +18,10 @@ from gnntrain.models.hgt import HGT
 from gnntrain.models.rgat import RGAT
 from gnntrain.models.rgcn import RGCN
 from gnntrain.sampling.block import Block, Hop
-from tests.compute.registrations import opened
+from tests.compute.registrations import LargestTensor
 
 NUM_NODES, WIDTH = 150, 64
 NUM_EDGES = NUM_NODES * NUM_NODES
-
-
-class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """Records how many numbers the largest dense tensor held."""
-
-    numel: int = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        own = opened(func)
-        if own is not None:
-            with self:
-                return own(*args)
-        result = func(*args, **(kwargs or {}))
-        for value in result if isinstance(result, list | tuple) else (result,):
-            if isinstance(value, Tensor) and value.layout == torch.strided:
-                self.numel = max(self.numel, value.untyped_storage().nbytes() // value.itemsize)
-        return result
 
 
 def dense_block() -> Block:
@@ -51,7 +33,7 @@ def dense_block() -> Block:
 
 def largest(forward: Callable[[Tensor], Tensor]) -> int:
     x = torch.randn(NUM_NODES, WIDTH, requires_grad=True)
-    record = LargestTensor()  # type: ignore[no-untyped-call]  # nor here
+    record = LargestTensor()
     with record:
         torch.autograd.grad(forward(x).sum(), x)
     return record.numel
@@ -99,8 +81,8 @@ def test_memory_stays_far_below_edges_times_features(kind: Any, options: dict[st
 
 @pytest.mark.parametrize("num_bases", [None, 4])
 def test_nor_does_rgcn_of_one_hot_input(num_bases: int | None) -> None:
-    outputs, record = typed(RGCN, 0, num_bases=num_bases), LargestTensor()  # type: ignore[no-untyped-call]
-    with record:
+    outputs = typed(RGCN, 0, num_bases=num_bases)
+    with LargestTensor() as record:
         torch.autograd.backward(outputs({}).sum())
     assert record.numel < NUM_EDGES * WIDTH // 8
 

@@ -196,28 +196,20 @@ def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
 
 
 @pytest.mark.usefixtures("plugins")
-def test_a_plugin_of_another_number_of_layers_is_told() -> None:
-    with pytest.raises(UserError, match=r"num_layers=3.* has 2 layers"):
-        build_model(SimpleNamespace(name="own-sage", num_layers=3), SCHEMA, 3)
-
-
-@pytest.mark.usefixtures("plugins")
-def test_a_plugin_of_one_type_refuses_a_typed_graph() -> None:
-    with pytest.raises(UserError, match="3 node types and 6 edge types"):
-        build_model(SimpleNamespace(name="own-sage"), hetero_graph().schema, 3)
-
-
-@pytest.mark.usefixtures("plugins")
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "keys", "schema", "message"),
     [
-        ("own-sage", {"widht": 4}, r"does not take model.options=\{'widht': 4\}"),
-        ("nothing", {}, "returned a str, not a model"),
-        ("wrapped", {}, "computes on blocks"),
-        ("gone", {}, "No module named 'no_such_package'"),
-        ("renamed", {}, "cannot be imported"),
+        ("own-sage", {"options": {"widht": 4}}, SCHEMA, r"model.options=\{'widht': 4\}"),
+        ("own-sage", {"num_layers": 3}, SCHEMA, r"num_layers=3.* has 2 layers"),
+        ("own-sage", {}, TYPED, "2 node types and 2 edge types"),
+        ("nothing", {}, SCHEMA, "returned a str, not a model"),
+        ("wrapped", {}, SCHEMA, "computes on blocks"),
+        ("gone", {}, SCHEMA, "No module named 'no_such_package'"),
+        ("renamed", {}, SCHEMA, "cannot be imported"),
     ],
 )
-def test_broken_plugins_are_explained(name: str, options: dict[str, Any], message: str) -> None:
+def test_broken_plugins_are_explained(
+    name: str, keys: dict[str, Any], schema: GraphSchema, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
-        build_model(SimpleNamespace(name=name, options=options), SCHEMA, 3)
+        build_model(SimpleNamespace(name=name, **keys), schema, 3)

@@ -202,6 +202,8 @@ def test_files_catch_up_when_a_disk_that_was_full_has_room_again(
             with full_disk(num_bytes) if 2 <= epoch <= 4 else contextlib.nullcontext():
                 for callback in callbacks:
                     callback.on_epoch(record(epoch, train_loss=float(epoch)))
+            for name in ("metrics.jsonl", "metrics.csv"):
+                assert (run.path / name).read_bytes().endswith(b"\n")
     for callback in callbacks:
         callback.on_finish(SUMMARY)
     assert [row["epoch"] for row in json_lines(run)] == [1, 2, 3, 4, 5]

@@ -147,5 +147,3 @@ def test_what_pyg_cannot_draw_is_refused(graph: FusedCSC, monkeypatch: pytest.Mo
     use_backend("pyg", monkeypatch)
     with pytest.raises(UserError, match="1 of 3 seeds are repetitions"):
         graphs.sampler_of(graph, [2], PyGSampler).sample(graphs.seeds_of([4, 5, 4], graph), KEY)
-    with pytest.raises(UserError, match="fan_out_scope=node"):
-        graphs.sampler_of(graph, [2], PyGSampler, scope="node")

@@ -57,12 +57,6 @@ class Stream:
         note_wait("Stream.synchronize")
         finish(self.record_event().seen)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.stream_id == self.stream_id
-
-    def __hash__(self) -> int:
-        return self.stream_id
-
 
 class Event:
     """As `torch.cuda.Event`."""

@@ -41,7 +41,6 @@ class Copy:
     nbytes: int
     is_blocking: bool
     stack: tuple[str, ...]
-    thread: str
 
 
 @dataclass(slots=True)
@@ -87,8 +86,7 @@ def note_copy(direction: Direction, nbytes: int, *, is_blocking: bool) -> None:
     if is_blocking:
         note_wait(f"a blocking copy {direction} of {nbytes} bytes")
     if _watching:
-        name = threading.current_thread().name
-        copy = Copy(direction, nbytes, is_blocking, _stack(), name)
+        copy = Copy(direction, nbytes, is_blocking, _stack())
         for traffic in _watching:
             traffic.copies.append(copy)
 
