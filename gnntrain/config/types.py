@@ -69,9 +69,12 @@ def described(text: str) -> WithJsonSchema:
 
 
 def plain(value: Any) -> Any:
-    """Plain data: Python's numbers and lists in place of NumPy's, and every key is text."""
+    """Plain data: Python's numbers and lists in place of NumPy's, texts in place of paths, and every
+    key is text."""
     if hasattr(value, "dtype"):
         return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
@@ -106,12 +109,7 @@ ClassName = Annotated[
 ]
 """Name of a class: truth values become text, too."""
 
-PathText = Annotated[
-    Text,
-    BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
-    AfterValidator(_absolute),
-    described("a path"),
-]
+PathText = Annotated[Text, AfterValidator(_absolute), described("a path")]
 """A path, made absolute: a run's configuration means the same from any folder."""
 
 FolderName = Annotated[
