@@ -69,7 +69,7 @@ def described(text: str) -> WithJsonSchema:
 
 
 def plain(value: Any) -> Any:
-    """Plain data: Python's numbers and lists in place of NumPy's, texts in place of paths and keys."""
+    """Plain data: numbers and lists in place of NumPy's, texts in place of paths and of keys."""
     if hasattr(value, "dtype"):
         return value.tolist()
     if isinstance(value, os.PathLike):
