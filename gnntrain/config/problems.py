@@ -38,9 +38,7 @@ class ConfigError(UserError):
             "`gnntrain --cfg job` prints every key with its value, "
             "`gnntrain --help` the choices of every group.",
         )
-
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem]]]:
-        return ConfigError, (self.problems,)
+        self.args = (self.problems,)  # by which pickle makes it again
 
 
 def told(problems: Iterable[Problem], where: str) -> str:

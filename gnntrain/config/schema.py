@@ -4,7 +4,6 @@ Each class works on its own (`TrainerConfig(epochs=3)`); `Config()` is the defau
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Predicate
@@ -179,17 +178,17 @@ class FilesConfig(DatasetConfig):
         types.described("a name in one line that no data set of gnntrain has"),
     ] = "files"
     """What the data set is called on the console, in folder names and in reports."""
-    data: types.PathText | None = None
+    data: types.FileText | None = None
     """One file with a whole graph, such as a saved PyG Data, in place of edges and features."""
-    schema: types.PathText | None = None  # type: ignore[assignment]
+    schema: types.FileText | None = None  # type: ignore[assignment]
     """YAML file that names the files of a typed graph, in place of edges and features."""
-    edges: types.PathText | None = None
+    edges: types.FileText | None = None
     """Table of edges: a row has the source node, the target node and perhaps a weight."""
-    features: types.PathText | None = None
+    features: types.FileText | None = None
     """Table of nodes: a row has a node's features, and perhaps its id, label and split."""
-    labels: types.PathText | None = None
+    labels: types.FileText | None = None
     """Table of labels; null: they are a column of the features table."""
-    split: types.ZeroOrMore | types.PathText | None = None
+    split: types.ZeroOrMore | types.FileText | None = None
     """File that says train, val or test for each node; or K: column K of the masks, or the K-th
     random split. null: a column of the other tables says it, else a split is drawn."""
     split_ratio: types.Ratios = (0.6, 0.2, 0.2)
@@ -235,16 +234,6 @@ class FilesConfig(DatasetConfig):
     bad_rows: Literal["error", "skip"] = "error"
     """What to do about a row that cannot be read. error: stop and list it; skip: leave it out."""
 
-    @classmethod
-    def completed(cls, keys: types.JSON, *, saved: bool) -> types.JSON:  # noqa: ARG003
-        """The files lie below `root`, where that is given and their paths are not absolute."""
-        if not isinstance(root := keys.get("root"), str):
-            return keys
-        for key in ("data", "schema", "edges", "features", "labels", "split"):
-            if isinstance(file := keys.get(key), str) and file and not file.startswith("~"):
-                keys[key] = str(Path(root) / file)
-        return keys
-
 
 class TaskConfig(Section):
     """What is learnt."""
@@ -257,7 +246,7 @@ class TaskConfig(Section):
     """Loss of a regression: squared error, or Huber's, which outliers sway less."""
     huber_delta: types.Positive = 1.0
     """Error, in standard deviations of the target, from which Huber's loss grows linearly."""
-    positive_class: types.ClassName | None = None
+    positive_class: types.Text | None = None
     """The class of two that precision, recall, F1 and average precision are of, as the labels call
     it; null: the one that sorts last."""
     top_k: types.OneOrMore = 100

@@ -87,6 +87,12 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  # resolves no symlink
 
 
+def _below_root(file: object, info: ValidationInfo) -> object:
+    if isinstance(file, str | os.PathLike) and file and not str(file).startswith("~"):
+        return os.path.join(info.data.get("root") or "", file)  # noqa: PTH118
+    return file
+
+
 NUMBER = BeforeValidator(_number_of_text)
 """Takes a number as text too, since YAML reads `1e-3` as text."""
 
@@ -101,11 +107,6 @@ Seed = Annotated[int, Field(ge=0, lt=2**63), described("an integer from 0 to 2^6
 Text = Annotated[str, Field(min_length=1, strict=False, coerce_numbers_to_str=True)]
 """Text that is not empty; numbers become text: `run.name=2024` is a name."""
 
-ClassName = Annotated[
-    Text, BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
-]
-"""Name of a class: truth values become text, too."""
-
 PathText = Annotated[
     Text,
     BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
@@ -113,6 +114,9 @@ PathText = Annotated[
     described("a path"),
 ]
 """A path, made absolute: a run's configuration means the same from any folder."""
+
+FileText = Annotated[PathText, BeforeValidator(_below_root)]
+"""A path that is relative to the section's key `root`, where that is given."""
 
 FolderName = Annotated[
     Text,

@@ -301,7 +301,7 @@ class HeteroGNN(Layers):
 
     def __init__(self, schema: GraphSchema, out_channels: int, **options: Any) -> None:
         self.options = self.option_defaults | options | {"is_typed": self.is_hetero}
-        super().__init__(self.conv_class, schema, out_channels, **self.options)
+        super().__init__(type(self).conv_class, schema, out_channels, **self.options)
         for name in self.option_defaults:
             setattr(self, name, self.options[name])
         self.jk_channels = {"none": 0, "cat": out_channels, "max": self.hidden_channels}[self.jk]

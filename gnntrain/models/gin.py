@@ -33,7 +33,7 @@ class GIN(GNN):
     """h_v ← MLP((1 + ε) h_v + Σ h_u over the in-neighbours u).
 
     Sampled in-neighbours give an unbiased estimate of the sum. Edge weights are not used. The
-    inner MLP is `hidden_channels` wide, with the scaffold's norm and activation between its layers.
+    inner MLP is `hidden_channels` wide, with `norm` and `activation` between its layers.
 
     Args:
         train_eps: Learn epsilon, the extra weight of a node's own value; false: it is 0.

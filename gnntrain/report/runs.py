@@ -156,7 +156,7 @@ def groups_of(runs: Sequence[ReportedRun]) -> list[Group[ReportedRun]]:
             for run in sorted(completed, key=lambda run: run.name, reverse=True)
         }
         counted = [run for run in completed if run in distinct.values()]
-        first = several[0]
+        first = min(counted, key=lambda run: run.cost)  # one with a metric, where there is one
         known = (key for key in keys if key in first.config)
         label = ", ".join(f"{short_key(key)}={as_typed(first.config[key])}" for key in known)
         varied = (label or f"{first.dataset} {first.model}",)

@@ -269,6 +269,8 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
         hint = 'Give its directory, as in infer(summary["run"]).'
         raise UserError(f"a {type(run).__name__} is no run", hint)
     places = [path for path in (expanded(run), root / run) if is_folder(path)]
+    if str(run) == LATEST:  # a file system may know no symbolic links
+        places = [root / LATEST] if (root / LATEST).is_dir() else newest_runs(root)[:1]
     if not places:
         words = f"there is no run {str(run)!r}, nor is one under {root.absolute()}"
         raise UserError(words, known_runs(run, root))

@@ -49,6 +49,13 @@ def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
     assert list(compose_config(override.split()).logger.chosen()) == names
 
 
+def test_a_loggers_options_go_with_those_of_its_file() -> None:
+    typed = ["logger=[wandb,mlflow]", "logger.wandb.group=mine"]
+    wandb, mlflow = {"project": "gnntrain", "group": "mine"}, {"experiment": "gnntrain"}
+    chosen = compose_config(typed, for_here=False).logger.chosen()
+    assert chosen == {"wandb": wandb, "mlflow": mlflow}
+
+
 def test_a_key_that_cannot_be_set_or_removed_is_told() -> None:
     assert only_problem("~trainer.lr").assignment == "~trainer.lr"
     assert only_problem("sampler.fan_outs.x=1").assignment == "sampler.fan_outs.x=1"

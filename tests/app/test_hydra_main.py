@@ -296,6 +296,7 @@ def test_mistakes_are_told_all_at_once_and_leave_nothing_behind(
         ["trainer.lr=0.5", "dataset=own_data", "dataset.split=1", "model=own_model"],
         ["trainer.lr=0.5", "dataset.root=~/a b"],
         ["trainer.lr=0.5", "experiment=null"],
+        ["trainer.lr=0.5", "logger=wandb", "logger.wandb.group=mine"],
     ],
 )
 def test_what_gnntrain_accepts_hydra_accepts(
@@ -308,6 +309,7 @@ def test_what_gnntrain_accepts_hydra_accepts(
         own_data = own_parts:Data
     """
     install(tmp_path / "packages", monkeypatch, "own_parts", "", points)
+    install(tmp_path / "wandb", monkeypatch, "wandb", "", "")
     assert main(typed) == 0
     assert run.asked == [(compose_config(typed), typed)]
 

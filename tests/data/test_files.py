@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import pickle
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -213,6 +214,7 @@ READ: dict[str, Case] = {
             "citing,cited,weight\n10,20,10\n20,30,10\n",
             "Unnamed: 0,citing,cited\n0,10,20\n1,20,30\n",
             "10,20,0.5\n20,30,10\n",
+            "target,source\n20,10\n30,20\n",
         )
     },
     "an edge list": ({"edges": None, "edges.edges": "10 20 0.5\n20 30 0.5\n"}, {}, PATH),
@@ -477,7 +479,7 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         for text in (
             "edge_id,user_a,user_b\n10,20,30\n20,30,40\n",
             "10,20,30\n20,30,40\n",  # all are node ids
-            "0.5,10,20\n0.5,20,30\n",
+            "0.5,10,7\n0.5,20,7\n",
             "10,20,0.5,1\n20,30,0.5,1\n",
             "a,b,c\n10,20,0.5\n20,30,0.5\n",
             "source,target,src,dst\n10,20,30,40\n",
@@ -535,6 +537,12 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
     "a broken header": (
         {"features.npz": npz(npy((4, 1)).replace(b"'shape': (4, 1)", b"'shape': (((4,1"))}, {},
         ["header is broken"],
+    ),
+    "an object in npy": (
+        {"features.npy": np.array([Path()])}, {}, ["only arrays are loaded"],
+    ),
+    "an object in pt": (
+        {"features.pt": pickle.dumps(Path())}, {}, ["only arrays are loaded"],
     ),
     **{
         f"no {suffix}": ({f"features.{suffix}": b"ARROW1\0\0 and no more {"}, {}, [f"s.{suffix}"])

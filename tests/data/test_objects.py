@@ -310,6 +310,8 @@ def test_columns_of_a_data_frame_are_matched_by_name(standardize: bool) -> None:
         np.testing.assert_equal(features_of(graph.target_nodes), features_of(trained.target_nodes))
     with pytest.raises(UserError, match="lacks columns that the model was trained on: height"):
         predicted({**given, "x": table[["age"]]}, trained)
+    with pytest.raises(UserError, match="takes 2 numbers"):
+        predicted({**given, "x": table[["age"]].to_numpy()}, trained)
 
 
 def predicted(given: object, trained: GraphData) -> GraphData:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,13 +12,11 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
-from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models.aggregate import LinearSum, LinearTerm, linear_sums
 from gnntrain.models.dropout import Dropout
 from gnntrain.sampling.block import Block
-from tests.compute.registrations import each_registration, registered
-from tests.models.blocks import full_block, rough_graph, seed_blocks
-from tests.models.padding import padded
+from tests.compute.registrations import each_registration
+from tests.models.blocks import full_block, rough_graph
 from tests.models.slow_aggregate import slow_aggregate
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -199,49 +196,6 @@ def test_a_weights_gradient_of_bfloat16_is_as_exact_as_torchs() -> None:
     exact = grad.t().double() @ x.double()
     errors = [(found.double() - exact).abs().max() for found in (ours, grad.t() @ x)]
     assert errors[0] <= errors[1]
-
-
-MODELS: list[tuple[Callable[..., GNN], dict[str, Any]]] = [
-    (SAGE, {}),
-    (SAGE, {"aggregator": "sum", "dropout": 0.0, "norm": "layer", "residual": True}),
-    (SAGE, {"aggregator": "max"}),
-    (GCN, {}),
-    (GIN, {}),
-    (GAT, {"heads": 2}),
-    (GATv2, {"heads": 2}),
-]
-
-
-def results(
-    model: GNN, x: Tensor | LazyFeatures, blocks: Sequence[Block], num: int
-) -> list[Tensor]:
-    """Outputs of the seeds and the gradients of all parameters."""
-    model.zero_grad()
-    out = model(x, blocks)[:num]
-    torch.autograd.backward(out.square().sum())
-    gradients = [part.grad for part in model.parameters()]
-    return [out.detach(), *(part.clone() for part in gradients if part is not None)]
-
-
-@pytest.mark.parametrize(("kind", "options"), MODELS)
-def test_models_compute_padded_blocks_as_the_cpu_does_blocks_without_padding(
-    kind: Callable[..., GNN], options: dict[str, Any]
-) -> None:
-    torch.manual_seed(0)
-    draw, graph = torch.Generator().manual_seed(0), rough_graph(14, 30, weighted=True)
-    nodes, blocks = seed_blocks(graph, [3, 0, 7, 11], 2, 3, draw)
-    x = torch.randn(len(nodes), 6)
-    model = kind(6, 3, hidden_channels=8, num_layers=2, **options)
-    expected = results(model, x, blocks, 4)
-    longer = torch.cat([x, 9 * torch.randn(4, 6)])
-    inner = padded(blocks[0], destinations=2)
-    outer = padded(blocks[1], sources=2)
-    features = LazyFeatures(torch.cat([longer, x]), torch.arange(len(longer)))
-    with registered("cuda"):
-        taken: list[Any] = [longer, features] if model.needs.rows else [longer]
-        for rows in taken:
-            got = results(model, rows, [inner, outer], 4)
-            torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
 WIDTHS, OUT = (3, 2), 4

@@ -506,9 +506,11 @@ def test_resume_refuses_changes_that_make_another_run_all_at_once(
     err = capsys.readouterr().err
     assert "dataset=cora" in err
     assert "trainer.epochs" not in err
-    assert main(["resume", "latest", "model.hidden_channels=64", "trainer.lr=0.5"]) == 2
+    changes = ["model.hidden_channels=64", "trainer.lr=0.5", "run.name=on"]
+    assert main(["resume", "latest", *changes]) == 2
     err = capsys.readouterr().err
-    assert "2 mistakes" in err
+    assert "3 mistakes" in err
+    assert "run.name=on" in err
     assert "model.hidden_channels=64  128, with which the run was begun" in err
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,9 @@ def test_latest_is_the_newest_run(tmp_path: Path) -> None:
     two = create(name="two")
     assert RunDirectory.open("latest").path == two.path
     assert (tmp_path / "runs" / "latest").readlink() == Path("two")
+    (tmp_path / "runs" / "latest").unlink()  # as on a file system without links
+    os.utime(two.path / "config.yaml", (9e9, 9e9))
+    assert RunDirectory.open("latest").path == two.path
 
 
 def test_a_run_is_found_by_path_and_by_name() -> None:

@@ -90,7 +90,7 @@ def test_losses_are_those_of_steps_that_are_not_recorded(
         torch.testing.assert_close(left, right, atol=close, rtol=close)
 
 
-@on_a_gpu
+@on_each_device
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

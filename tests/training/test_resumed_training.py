@@ -16,7 +16,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError
 from gnntrain.models.embedding import EmbeddingTable, embedding_tables
-from gnntrain.training.checkpoint import load_checkpoint, load_last
+from gnntrain.training.checkpoint import CheckpointError, load_checkpoint, load_last
 from gnntrain.training.records import EpochRecord, Pruned, StepProgress
 from gnntrain.training.trainer import Trainer
 from tests.evaluators import layerwise
@@ -141,6 +141,18 @@ def test_the_settings_of_a_step_recorded_on_a_gpu_bind_no_later_run(
     again.load_state(state)
     assert again.update.optimizer.param_groups[0][setting] == usual
     again.fit()  # Adam would refuse a state that is said to be a GPU's
+
+
+@pytest.mark.parametrize("entry", ["ranks", "loader", "history"])
+def test_a_state_without_an_entry_is_refused(
+    store: StoredGraph, tmp_path: Path, entry: str
+) -> None:
+    trainer = make(store, tmp_path, epochs=1)
+    trainer.fit()
+    state = load_checkpoint(tmp_path / "last.pt")
+    del state[entry]
+    with pytest.raises(CheckpointError, match="does not hold what going on needs"):
+        trainer.load_state(state)
 
 
 def test_the_seconds_of_a_run_are_added_up(store: StoredGraph, tmp_path: Path) -> None:
