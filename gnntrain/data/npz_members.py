@@ -7,7 +7,7 @@ import math
 import tokenize
 import zipfile
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -17,17 +17,12 @@ from gnntrain.data.graph import AnyArray
 _LOCAL_HEADER_BYTES = 30
 
 
-class Header(NamedTuple):
-    """The type and shape of an array, from its npy file."""
-
-    shape: tuple[int, ...]
-    fortran_order: bool
-    dtype: np.dtype[np.generic]
-
-
-def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
-    """Read the header of an npy file of `num_bytes`; the stream is then at the array. ValueError
-    where it is broken, tells of pickled objects, or of another size."""
+def read_header(
+    stream: IO[bytes], num_bytes: int | None = None
+) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    """Read the header of an npy file of `num_bytes`: the array's shape, whether it is in Fortran
+    order, and its type; the stream is then at the array. ValueError where it is broken, tells of
+    pickled objects, or of another size."""
     version = npy_format.read_magic(stream)
     if version not in ((1, 0), (2, 0), (3, 0)):  # the last is as the second, in UTF-8
         raise ValueError(f"it has npy version {version}")
@@ -45,7 +40,7 @@ def read_header(stream: IO[bytes], num_bytes: int | None = None) -> Header:
             raise ValueError(
                 f"its header tells of {list(shape)} {dtype}, but {left:,} bytes are there"
             )
-    return Header(shape, fortran_order, dtype)
+    return shape, fortran_order, dtype
 
 
 def open_member(path: Path, name: str) -> AnyArray | StreamedRows:

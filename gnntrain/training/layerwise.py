@@ -234,33 +234,45 @@ class LayerwiseEvaluator(Evaluator):
         """A layer's output for this rank's nodes of a type, in the matrix `name`."""
         conv, model, passes = layer.conv, layer.model, layer.passes[node_type]
         out = self._matrix(node_type, name, layer.out_channels)
+        kept: dict[EdgeType, Tensor] = {}
         if layer.keeps_aggregates:
-            for nodes, rows in self._of_aggregates(layer, node_type):
-                out[nodes] = rows if jumping is None else jumping.add(layer.i, rows, nodes)
-            return out
+            for edge in self.access.schema.into(node_type):
+                matrix = f"aggregates/{'/'.join(edge)}"
+                kept[edge] = self._matrix(node_type, matrix, model.num_inputs[edge[0]])
+            # They are made in the first evaluation; later ones read no edges.
+            passes = [[] if self._aggregated_by is conv else [[*kept]]]
         totals: Tensor | None = None
         if len(passes) > 1:
             totals = self._matrix(node_type, "total", layer.totals[node_type])
         for number, stages in enumerate(passes):
             for view in self._views(layer, node_type, stages):
-                messages = (
-                    conv.on_blocks(
-                        {edge: view.blocks[edge] for edge in stage},
-                        {edge: view.sources[edge] for edge in stage},
-                        view.h_dst,
-                    )
-                    for stage in stages
-                )
                 nodes = self._rows_of(node_type, view.a, view.b)
-                total = reduce(torch.add, messages) if stages else None
-                if totals is not None:
-                    assert total is not None
-                    if number > 0:
-                        total += totals[nodes].to(total.device)
-                    if number < len(passes) - 1:
-                        totals[nodes] = total
-                        continue
-                rows = conv.finish(node_type, total, view.h_dst)
+                if layer.keeps_aggregates:
+                    assert isinstance(conv, LinearConv)
+                    for edge, block in view.blocks.items():
+                        kept[edge][nodes] = conv.aggregated(view.sources[edge], block)
+                    weight, rows = conv.root(node_type)
+                    rows = rows if weight is None else F.linear(view.h_dst, weight, rows)
+                    for edge, aggregates in kept.items():
+                        rows = torch.addmm(rows, aggregates[nodes], conv.relation_weight(edge).t())
+                else:
+                    messages = (
+                        conv.on_blocks(
+                            {edge: view.blocks[edge] for edge in stage},
+                            {edge: view.sources[edge] for edge in stage},
+                            view.h_dst,
+                        )
+                        for stage in stages
+                    )
+                    total = reduce(torch.add, messages) if stages else None
+                    if totals is not None:
+                        assert total is not None
+                        if number > 0:
+                            total += totals[nodes].to(total.device)
+                        if number < len(passes) - 1:
+                            totals[nodes] = total
+                            continue
+                    rows = conv.finish(node_type, total, view.h_dst)
                 rows = model.update(layer.i, node_type, rows, view.h_dst)
                 out[nodes] = rows if jumping is None else jumping.add(layer.i, rows, nodes)
             of_edges = [key for key in layer.transformed if isinstance(key, tuple)]
@@ -279,37 +291,14 @@ class LayerwiseEvaluator(Evaluator):
         size = sum(4 * num_nodes[edge[2]] * model.num_inputs[edge[0]] for edge in edges)
         return is_constant and size <= MOST_KEPT and not is_gpu(self._context.device)
 
-    def _of_aggregates(self, layer: Layer, node_type: NodeType) -> Iterator[tuple[slice, Tensor]]:
-        """A layer's output for this rank's nodes of a type, chunk by chunk, from the aggregates of
-        its input; those are made at the first call."""
-        conv, model = layer.conv, layer.model
-        assert isinstance(conv, LinearConv)
-        edges = self.access.schema.into(node_type)
-        kept = {}
-        for edge in edges:
-            name, width = f"aggregates/{'/'.join(edge)}", model.num_inputs[edge[0]]
-            kept[edge] = self._matrix(node_type, name, width)
-        if self._aggregated_by is not conv:
-            for view in self._views(layer, node_type, [edges]):
-                for edge, block in view.blocks.items():
-                    aggregates = conv.aggregated(view.sources[edge], block)
-                    kept[edge][self._rows_of(node_type, view.a, view.b)] = aggregates
-        h_dst = layer.input(node_type, node_type)
-        weight, bias = conv.root(node_type)
-        for a, b in self._chunks(node_type, layer.widest):
-            nodes, own = self._rows_of(node_type, a, b), _UNREAD
-            if weight is not None or model.residuals:
-                own = self._read(node_type, h_dst, a, b)
-            rows = bias if weight is None else F.linear(own, weight, bias)
-            for edge, matrix in kept.items():
-                rows = torch.addmm(rows, matrix[nodes], conv.relation_weight(edge).t())
-            yield nodes, model.update(layer.i, node_type, rows, own)
-
     def _views(self, layer: Layer, node_type: NodeType, stages: Stages) -> Iterator[View]:
         """The chunks of the nodes of a type; where other machines are asked for rows, each is made
         while the one before is computed."""
         conv, h_dst = layer.conv, layer.input(node_type, node_type)
-        reads_own = not conv.gives_layer or len(layer.model.residuals) > 0
+        reads_own = not conv.gives_layer
+        if layer.keeps_aggregates and isinstance(conv, LinearConv):
+            reads_own = conv.root(node_type)[0] is not None
+        reads_own |= len(layer.model.residuals) > 0
         sources: dict[EdgeType, Rows] = {}
         for edge in chain(*stages):
             sources[edge] = self.access.cached(edge[0], self._source(layer, edge))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gnntrain.cli import main
-from tests.inventory.run_folders import SUMMARY, make_run
+from tests.report.samples import write_run
 
 
 def test_the_screen_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(tmp_path / "first", SUMMARY)
-    make_run(tmp_path / "sweep" / "0", {**SUMMARY, "status": "failed"})
+    write_run(tmp_path / "first", (), {})
+    write_run(tmp_path / "sweep" / "0", (), {"status": "failed"})
     os.utime(tmp_path / "first" / "config.yaml", (0, 0))
     assert main(["ls", "runs", str(tmp_path)]) == 0
     title, *lines = capsys.readouterr().out.splitlines()
@@ -22,9 +22,9 @@ def test_the_screen_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 GOLDEN = """\
-  run      status     metric      val    test   best  time
-  sweep/0  failed     ROC AUC  0.7500  0.5000  12/20  1:01
-  first    completed  ROC AUC  0.7500  0.5000  12/20  1:01
+  run      status     metric       val    test  best    time
+  sweep/0  failed     accuracy  0.7000  0.6900   2/3  3.21 s
+  first    completed  accuracy  0.7000  0.6900   2/3  3.21 s
   `gnntrain resume RUN` goes on with a run that did not complete.
 """
 
@@ -33,7 +33,7 @@ def test_without_a_word_all_kinds_are_listed_briefly(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(7):
-        make_run(here / "runs" / f"run{number}", SUMMARY)
+        write_run(here / "runs" / f"run{number}", (), {})
     assert main(["ls"]) == 0
     out = capsys.readouterr().out
     for part in ("ogbn-papers100M", "GraphSAGE", "2 more: `gnntrain ls runs`"):

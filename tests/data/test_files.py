@@ -214,6 +214,7 @@ READ: dict[str, Case] = {
             "citing,cited,weight\n10,20,10\n20,30,10\n",
             "Unnamed: 0,citing,cited\n0,10,20\n1,20,30\n",
             "10,20,0.5\n20,30,10\n",
+            "target,source\n20,10\n30,20\n",
         )
     },
     "an edge list": ({"edges": None, "edges.edges": "10 20 0.5\n20 30 0.5\n"}, {}, PATH),
@@ -478,13 +479,10 @@ REFUSED: dict[str, tuple[Files, Keys, list[str]]] = {
         for text in (
             "edge_id,user_a,user_b\n10,20,30\n20,30,40\n",
             "10,20,30\n20,30,40\n",  # all are node ids
-            "0.5,10,20\n0.5,20,30\n",
             "0.5,10,7\n0.5,20,7\n",
             "10,20,0.5,1\n20,30,0.5,1\n",
             "a,b,c\n10,20,0.5\n20,30,0.5\n",
             "source,target,src,dst\n10,20,30,40\n",
-            "target,count\n10,20\n",
-            "weight,user\n10,20\n",
             "target,count\n10,20\n",
             "weight,user\n10,20\n",
             "user,source\n10,20\n",

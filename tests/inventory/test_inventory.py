@@ -14,8 +14,8 @@ from gnntrain.inventory import dataset_rows, model_rows, run_notes, run_rows, st
 from gnntrain.report.runs import read_run
 from gnntrain.reporting.rundir import held
 from gnntrain.run import prepare
-from tests.inventory.run_folders import SUMMARY, make_run
 from tests.packages import install
+from tests.report.samples import write_run
 
 
 def test_every_published_data_set_has_its_sizes() -> None:
@@ -48,7 +48,7 @@ def test_models_of_installed_packages_are_listed_but_not_imported(
 def test_runs_of_sweeps_are_listed_but_not_links_nor_other_programs_folders(
     tmp_path: Path,
 ) -> None:
-    job = make_run(tmp_path / "multirun" / "sweep" / "0_model=sage", SUMMARY)
+    job = write_run(tmp_path / "multirun" / "sweep" / "0_model=sage", (), {})
     (tmp_path / "latest").symlink_to(job)
     (tmp_path / "mkdocs").mkdir()
     (tmp_path / "mkdocs" / "config.yaml").touch()
@@ -57,15 +57,15 @@ def test_runs_of_sweeps_are_listed_but_not_links_nor_other_programs_folders(
 
 @pytest.mark.parametrize("summary", ["", "{", "[]", "null", '{"status": 1, "val": 3}'])
 def test_a_summary_that_is_broken_breaks_nothing(summary: str, tmp_path: Path) -> None:
-    make_run(tmp_path / "good", SUMMARY)
-    make_run(tmp_path / "bad", summary)
+    write_run(tmp_path / "good", (), {})
+    (write_run(tmp_path / "bad") / "summary.json").write_text(summary)
     rows = {row[0]: row for row in run_rows(tmp_path)}
     assert rows["good"][1] == "completed"
     assert rows["bad"][3:5] == ["-", "-"]
 
 
 def test_a_run_without_a_summary_is_running_or_was_killed(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "one")
+    folder = write_run(tmp_path / "one")
     (folder / "metrics.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n')
     assert run_rows(tmp_path)[0][1:] == ["killed", "-", "-", "-", "-/2", "-"]
     killed, resume = run_notes(run_rows(tmp_path))
@@ -78,7 +78,7 @@ def test_a_run_without_a_summary_is_running_or_was_killed(tmp_path: Path) -> Non
 
 
 def test_a_run_begins_although_others_look_whether_it_is_running(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "one")
+    folder = write_run(tmp_path / "one")
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)  # as `ls` does for a moment
         threading.Timer(0.1, fcntl.flock, (file, fcntl.LOCK_UN)).start()

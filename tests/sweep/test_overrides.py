@@ -60,37 +60,40 @@ def test_of_a_key_that_is_typed_twice_the_last_counts() -> None:
     assert trials_of("trainer.lr=1,2", "trainer.lr=3,4") == [["trainer.lr=3"], ["trainer.lr=4"]]
 
 
-@pytest.mark.parametrize(
-    "override", ["trainer.lr=interval(0,1)", "model=glob(zzz*)", "trainer.lr=glob(*)", "model"]
-)
-def test_a_sweep_through_no_values_is_refused(override: str) -> None:
-    with pytest.raises(ConfigError):
-        trials_of(override)
+ENDLESS = "range(1,1000000000)"
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["range(1,1000000000)", "shuffle(range(1,1000000000))", "range(0,1,0)", "range(0,1,1e-9)"],
+    ("overrides", "words"),
+    [
+        (["trainer.lr=interval(0,1)"], None),
+        (["model=glob(zzz*)"], None),
+        (["trainer.lr=glob(*)"], None),
+        (["model"], None),
+        *(
+            ([f"trainer.seed={values}"], "a range of 1 to 10,000 values")
+            for values in (ENDLESS, f"shuffle({ENDLESS})", "range(0,1,0)", "range(0,1,1e-9)")
+        ),
+        (
+            [f"trainer.{key}=range(1,100)" for key in ("seed", "epochs", "patience")],
+            "at most 10,000 trials",  # before they are listed
+        ),
+        *(
+            ([f"trainer.seed={values}"], "none of them may be a sweep of its own")
+            for values in ("null,shuffle(1,2,3)", "1,range(1,3)", "[a],choice(1,2)")
+        ),
+    ],
 )
-def test_a_sweep_through_endlessly_many_values_is_refused_at_once(value: str) -> None:
-    with pytest.raises(ConfigError, match="a range of 1 to 10,000 values"):
-        trials_of(f"trainer.seed={value}")
-
-
-def test_a_grid_of_too_many_trials_is_refused_before_they_are_listed() -> None:
-    with pytest.raises(ConfigError, match="at most 10,000 trials"):
-        trials_of(*(f"trainer.{key}=range(1,100)" for key in ("seed", "epochs", "patience")))
+def test_a_sweep_through_no_values_or_too_many_is_refused_at_once(
+    overrides: list[str], words: str | None
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trials_of(*overrides)
 
 
 def test_a_file_of_a_whole_configuration_is_part_of_every_trial() -> None:
     trials = trials_of("trainer.seed=1,2", "best.yaml")
     assert trials == [["best.yaml", "trainer.seed=1"], ["best.yaml", "trainer.seed=2"]]
-
-
-@pytest.mark.parametrize("value", ["null,shuffle(1,2,3)", "1,range(1,3)", "[a],choice(1,2)"])
-def test_a_sweep_inside_a_sweep_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match="none of them may be a sweep of its own"):
-        trials_of(f"trainer.seed={value}")
 
 
 @pytest.mark.parametrize("text", ["sweep: optuna\n", "sweep: {name: optuna, trials: 20}\n"])
