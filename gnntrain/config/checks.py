@@ -20,8 +20,6 @@ from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file
 
-_ROLES = ("edges", "features", "labels", "split")
-
 Rules = Mapping[tuple[str, str, str], Mapping[str, str]]
 """By a key, its wrong values and values instead: other keys or facts, with their values beside
 which they are wrong. `!a b` are all values but a and b."""
@@ -269,22 +267,16 @@ def _is_one_of(value: str | None, words: str) -> bool:
 
 
 def missing_files(config: Config) -> Iterator[Problem]:
-    """Files in place of folders, parts and the files of `dataset=files` that are not there."""
-    data, parts = config.dataset, config.distributed.parts
-    if parts is not None and not is_file(Path(parts) / "partition.json"):
-        expects = "a folder that gnntrain partition has written: it has no partition.json"
-        yield Problem("distributed.parts", parts, expects)
-    for key in ("root", "store_dir"):
-        folder = getattr(data, key)
-        if folder is not None and is_file(folder):
-            yield Problem(f"dataset.{key}", folder, "a folder, but this is a file")
+    """The files of `dataset=files` that are not there, or that others are in place of."""
+    data = config.dataset
     # Of a graph in parts the data set's own files are not read.
     if not isinstance(data, FilesConfig) or config.distributed.graph == "partitioned":
         return
     whole = "data" if data.data else "schema" if data.schema else None
     columns = ["ignore", "categorical"]
     columns += [key for key in FilesConfig.model_fields if key.endswith(("_column", "_columns"))]
-    for key in ("data", "schema", *_ROLES, *(columns if whole == "schema" else ())):
+    keys = ["data", "schema", "edges", "features", "labels", "split"]
+    for key in (*keys, *columns) if whole == "schema" else keys:
         value, expects, hint = getattr(data, key), "", ""
         if whole is None and key in ("edges", "features") and value is None:
             expects = f"the file of {key}"

@@ -9,7 +9,6 @@ import pytest
 
 from gnntrain.config import (
     Config,
-    ConfigError,
     DistributedConfig,
     TrainerConfig,
     checks,
@@ -17,7 +16,7 @@ from gnntrain.config import (
     machine_problems,
     training_device,
 )
-from tests.config.problems import only_problem, problems_of
+from tests.config.problems import problems_of
 
 TYPED = {"default": [10, 5], "author/writes/paper": [20, 5]}
 RGCN = {"model": {"name": "rgcn"}}
@@ -111,14 +110,6 @@ def test_missing_files_are_named_with_the_nearest_one(tmp_path: Path) -> None:
     assert {"dataset.features", "dataset.labels"} < found.keys()
 
 
-def test_a_file_in_place_of_a_folder_is_a_mistake(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    for key in ("root", "store_dir"):
-        problem = only_problem({"dataset": {"name": "cora", key: str(file)}})
-        assert (problem.key, problem.expected) == (f"dataset.{key}", "a folder, but this is a file")
-
-
 def test_edges_and_features_must_be_given() -> None:
     found = problems_of({"dataset": {"name": "files"}})
     assert sorted(found) == ["dataset.edges", "dataset.features"]
@@ -204,11 +195,8 @@ def test_more_ranks_than_the_machine_can_bear_are_refused(
         assert [f"at most {most} ranks" in one.expected for one in found] == [True] * (ranks > most)
 
 
-def test_the_folder_of_parts_has_been_written(tmp_path: Path) -> None:
-    parts = {"graph": "partitioned", "parts": str(tmp_path)}
-    with pytest.raises(ConfigError, match=r"partition\.json"):
-        from_dict({"distributed": parts})
-    (tmp_path / "partition.json").touch()
+def test_of_a_graph_in_parts_the_files_are_not_looked_for() -> None:
+    parts = {"graph": "partitioned", "parts": "parts"}
     from_dict({"distributed": parts, "dataset": {"name": "files"}})
 
 

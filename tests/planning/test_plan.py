@@ -111,7 +111,6 @@ def test_a_disk_that_is_too_small_names_the_run_directory(
 def test_a_run_on_parts_is_not_planned_as_one_on_the_whole_graph(
     small: list[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "partition.json").touch()
     keys = ["distributed.graph=partitioned", f"distributed.parts={tmp_path}"]
     config = compose_config([*small, *keys], for_here=False)
     with pytest.raises(UserError, match="partitioned"):
