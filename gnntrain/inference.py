@@ -127,7 +127,9 @@ def load_best(
             )
         is_typed = [*signature.schema.node_types, *signature.schema.edge_types] != [NODE, EDGE]
         if is_typed:
-            dataset = dataset.for_target(signature.schema.target)  # nodes may be without labels
+            # Its nodes may be without labels.
+            target, quantities = signature.schema.target, dataset.quantities
+            dataset = dataset.for_target(target, quantities=quantities)
         graph = run_store.prepare_store(
             dataset,
             labelled=False,

@@ -13,9 +13,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.errors import HydraException
 
-from gnntrain.config import Config, FilesConfig, RunConfig
+from gnntrain.config import DatasetConfig, FilesConfig, RunConfig
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
-from gnntrain.config.section import UNKNOWN, section_class
+from gnntrain.config.section import UNKNOWN
 from gnntrain.config.types import flattened
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.paths import expanded
@@ -169,8 +169,9 @@ def with_file(typed: Sequence[str], groups: Groups, problems: list[Problem]) -> 
             names = chosen if isinstance(chosen, list) else [chosen]
             keys = {key: section[key] for key in section if chosen is None or key in names}
         else:
-            name = section.get("name")
-            option = "files" if section_class(Config, group, section) is FilesConfig else name
+            name = option = section.get("name")
+            if group == "dataset" and DatasetConfig.class_for(section) is FilesConfig:
+                option = "files"
             if option not in groups[group] and not is_packaged(group, option):
                 option = None
             if chosen not in (None, option) and name is not None:

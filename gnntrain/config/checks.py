@@ -15,7 +15,7 @@ from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import ConfigError, Problem, as_typed, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES
 from gnntrain.config.schema import Config, FilesConfig, TrainerConfig
-from gnntrain.config.section import Section, in_words, judged, key_schema
+from gnntrain.config.section import judged
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file
@@ -179,14 +179,6 @@ def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
                 hint = "leave it out, or train a new run with it"
                 problems.append(Problem(path, shown(values[1]), expects, hint))
     return problems
-
-
-def takes_integers(config: Config, key: str) -> bool:
-    """Whether a dotted key takes whole numbers alone."""
-    section, _, name = key.rpartition(".")
-    owner = getattr(config, section, config)
-    is_key = isinstance(owner, Section) and name in type(owner).model_fields
-    return is_key and "an integer" in in_words(key_schema(type(owner), name))
 
 
 def refuse_other_arguments(config: object, overrides: object = ()) -> None:

@@ -275,14 +275,12 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         if not isinstance(raw, Mapping | None):
             wrong(place or "the schema", raw, "keys, not a value")
             raw = {}
-        raw = {
-            word: one for word, one in (raw or {}).items() if one is not None or word not in kinds
-        }
-        fields: JSON = {word: (kind, None) for word, kind in kinds.items()}
+        raw = raw or {}
+        fields: JSON = {word: (kind | None, None) for word, kind in kinds.items()}
         kind = create_model("Keys", __base__=Section, **fields)
         keys, found = judged(kind, raw, f"{place}.".lstrip("."))
         problems.extend(found)
-        if needs and needs not in [nearest(word, kinds) for word in raw]:
+        if needs and needs not in [nearest(str(word), kinds) for word in raw if raw[word]]:
             wrong(f"{place}.{needs}", None, "a file")
         return {word: value for word, value in keys if value is not None}
 

@@ -104,8 +104,7 @@ MAG_EDGES: Mapping[tuple[str, str, str], int] = {
 }
 """Number of edges of each type of ogbn-mag."""
 
-BUILTIN_NAMES = tuple(PUBLISHED)
-DATASET_NAMES = (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *BUILTIN_NAMES, "files")
+DATASET_NAMES = (*SYNTHETIC_NAMES, SYNTHETIC_MAG, *PUBLISHED, "files")
 
 _SHAPE = (
     *("num_nodes", "avg_degree", "num_edges", "num_features", "num_classes"),

@@ -58,12 +58,11 @@ class DatasetConfig(Section):
         """Whether `task.type` says that the labels of a package's data set are quantities."""
         return self._quantities
 
-    def for_target(self, target: str | None, *, quantities: bool | None = None) -> Self:
-        """A copy whose `target` this is; and `quantities`, unless None."""
+    def for_target(self, target: str | None, *, quantities: bool = False) -> Self:
+        """A copy whose `target` and `quantities` these are."""
         chosen = self.model_copy()
         chosen._target = target
-        if quantities is not None:
-            chosen._quantities = quantities
+        chosen._quantities = quantities
         return chosen
 
     @classmethod
@@ -78,7 +77,7 @@ class DatasetConfig(Section):
         if name == published.SYNTHETIC_MAG:
             return SyntheticMAGConfig
         own = {"data", "schema", "edges", "features"}
-        is_own = (name == "files" or own & keys.keys()) and name not in published.BUILTIN_NAMES
+        is_own = (name == "files" or own & keys.keys()) and name not in published.PUBLISHED
         return FilesConfig if is_own else BuiltinConfig
 
     @property
@@ -165,16 +164,14 @@ class BuiltinConfig(DatasetConfig):
     """Number of the train/val/test split, for data sets with several."""
 
 
-_TAKEN = {*published.DATASET_NAMES} - {"files"}
-
-
 class FilesConfig(DatasetConfig):
     """A user's own graph, read from CSV, Parquet, npy, npz or pt files."""
 
     name: Annotated[
         types.Text,
         # It may not be taken for another one, nor break a line.
-        Predicate(lambda name: name not in _TAKEN and name.isprintable()),
+        Predicate(lambda name: name == "files" or name not in published.DATASET_NAMES),
+        Predicate(str.isprintable),
         types.described("a name in one line that no data set of gnntrain has"),
     ] = "files"
     """What the data set is called on the console, in folder names and in reports."""

@@ -149,17 +149,13 @@ def base_class(owner: type[Section], key: str) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def section_class(owner: type[Section], key: str, value: object) -> type[Section] | None:
-    """The class that judges the value of a key; None of a key that holds no section."""
-    base = base_class(owner, key)
-    return None if base is None else base.class_for(value if isinstance(value, Mapping) else {})
-
-
 def _keys(kind: type[Section], raw: JSON) -> Iterator[str]:
     """Every dotted key of a section and those in it, by the names that `raw` chooses."""
     for key in kind.model_fields:
         yield key
-        if (section := section_class(kind, key, raw.get(key))) is not None:
+        if (base := base_class(kind, key)) is not None:
+            given = raw.get(key)
+            section = base.class_for(given if isinstance(given, Mapping) else {})
             yield from (f"{key}.{name}" for name in section.model_fields)
 
 

@@ -69,9 +69,11 @@ def described(text: str) -> WithJsonSchema:
 
 
 def plain(value: Any) -> Any:
-    """Plain data: Python's numbers and lists in place of NumPy's, and every key is text."""
+    """Plain data: numbers and lists in place of NumPy's, texts in place of paths and of keys."""
     if hasattr(value, "dtype"):
         return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
@@ -88,7 +90,7 @@ def _absolute(path: str) -> str:
 
 
 def _below_root(file: object, info: ValidationInfo) -> object:
-    if isinstance(file, str | os.PathLike) and file and not str(file).startswith("~"):
+    if isinstance(file, str) and file and not file.startswith("~"):
         return os.path.join(info.data.get("root") or "", file)  # noqa: PTH118
     return file
 
@@ -107,12 +109,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63), described("an integer from 0 to 2^6
 Text = Annotated[str, Field(min_length=1, strict=False, coerce_numbers_to_str=True)]
 """Text that is not empty; numbers become text: `run.name=2024` is a name."""
 
-PathText = Annotated[
-    Text,
-    BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
-    AfterValidator(_absolute),
-    described("a path"),
-]
+PathText = Annotated[Text, AfterValidator(_absolute), described("a path")]
 """A path, made absolute: a run's configuration means the same from any folder."""
 
 FileText = Annotated[PathText, BeforeValidator(_below_root)]

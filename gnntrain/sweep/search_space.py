@@ -13,7 +13,7 @@ from optuna.distributions import (
 )
 
 from gnntrain.app.overrides import sides_of
-from gnntrain.config import Config, Problem, takes_integers
+from gnntrain.config import Config, Problem
 from gnntrain.sweep.plan import SweepOverrides, swept_values
 
 Space = Mapping[str, BaseDistribution]
@@ -21,7 +21,7 @@ Space = Mapping[str, BaseDistribution]
 
 
 def search_space(sweep: SweepOverrides, config: Config, problems: list[Problem]) -> Space:
-    """The distributions that a search draws from; `config`, the first trial's, says which keys take
+    """The distributions that a search draws from; `config`, the first trial's, says which keys have
     integers. Every override that says nothing to draw from is added to `problems`."""
     space = {key: _distribution(one, config, sweep, problems) for key, one in sweep.swept.items()}
     return {key: distribution for key, distribution in space.items() if distribution is not None}
@@ -73,7 +73,9 @@ def _distribution(
     log = "log" in getattr(value, "tags", ())
     if isinstance(value, IntervalSweep):
         low, high = float(value.start or 0), float(value.end or 0)
-        is_integer = isinstance(value.start, int) or takes_integers(config, key)
+        section, _, name = key.rpartition(".")
+        in_first_trial = getattr(getattr(config, section, None), name, None)
+        is_integer = isinstance(value.start, int) or isinstance(in_first_trial, int)
         if not low < high:
             expects = "an interval from a lower to a higher number"
         elif log and low <= 0:

@@ -137,18 +137,14 @@ def test_only_what_a_batch_names_is_read(device: str) -> None:
     assert aggregate(table, block, Sum(*block.edges)).isfinite().all()
 
 
-class TestOnAGpu:
-    """What only a GPU shows."""
-
-    pytestmark = NEEDS_GPU
-
-    @pytest.mark.parametrize("num_cached", [0, 300, 3000])
-    def test_what_is_not_cached_is_read_over_the_bus(self, num_cached: int) -> None:
-        torch.manual_seed(0)
-        cached = torch.randperm(3000)[:num_cached]
-        spread = Spread(torch.randn(3000, 100).bfloat16(), cached, 700, torch.randint(3000, (999,)))
-        table = spread.table("cuda", Tensor.pin_memory)
-        assert torch.equal(gathered(table, 0, 999), spread.expected)
+@NEEDS_GPU
+@pytest.mark.parametrize("num_cached", [0, 300, 3000])
+def test_what_is_not_cached_is_read_over_the_bus(num_cached: int) -> None:
+    torch.manual_seed(0)
+    cached = torch.randperm(3000)[:num_cached]
+    spread = Spread(torch.randn(3000, 100).bfloat16(), cached, 700, torch.randint(3000, (999,)))
+    table = spread.table("cuda", Tensor.pin_memory)
+    assert torch.equal(gathered(table, 0, 999), spread.expected)
 
 
 def test_rows_that_a_cpu_reads_ask_the_cuda_driver_for_nothing(

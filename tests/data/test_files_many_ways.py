@@ -418,24 +418,14 @@ NO_HEADER = Text(header=False)
 LIST = Text(suffix=".txt", delimiter=" ", header=False)
 
 PLAIN_WAYS = {
-    "no ids": Way(ids=None),
-    "ids that pandas made fractions": Way(ids="float"),
     "ids of labels that pandas made fractions": Way(nodes=".npz", labels=Text(), ids="float"),
-    "labels and splits of their own": Way(labels=Text(), split="file table"),
-    "labels as whole numbers": Way(label="ints", missing="-1"),
-    "no split": Way(split="none"),
-    "pandas' index": Way(nodes=Text(index=""), row_seed=1),
-    "pandas' index, read and written again": Way(nodes=Text(index="Unnamed: 0"), row_seed=1),
     "any order of rows and columns": Way(labels=Text(), row_seed=1, column_seed=1),
     "no header": Way(nodes=NO_HEADER, edges=NO_HEADER, keys=True),
     "tabs": Way(nodes=TSV, edges=TSV),
     "spaces": Way(edges=LIST, ids="sparse", keys=True),
     "Excel's own in Europe": Way(nodes=EXCEL, edges=EXCEL),
     "packed": Way(nodes=Text(packed=".gz"), edges=Text(packed=".bz2"), labels=Text(packed=".zst")),
-    "Parquet": Way(nodes=".parquet", edges=".parquet"),
-    "Feather": Way(nodes=".feather", edges=".feather", labels=".feather"),
     "npy": Way(nodes=".npy", edges=".npy", labels=".npy", split="none", ids=None, label="ints"),
-    "npz": Way(nodes=".npz", edges=".npz", labels=".npz", split="file masks", label="ints"),
     "pt": Way(nodes=".pt", edges=".pt", labels=".pt", split="masks", label="ints"),
 }
 
