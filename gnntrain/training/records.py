@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Literal, Protocol
+
+from pydantic_core import to_jsonable_python
 
 from gnntrain.metrics import get_metric
 
@@ -21,18 +24,8 @@ Metrics = Mapping[str, Mapping[str, float]]
 SPLIT_ORDER = ("train", "val", "test")
 
 
-def json_safe(value: Any) -> Any:
-    """The same value with containers as dicts and lists, and NaN and infinities as ``None``.
-
-    JSON has no literal for a number that is not finite, and most readers refuse a file with one.
-    """
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): json_safe(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_safe(item) for item in value]
-    return value
+json_safe = partial(to_jsonable_python, inf_nan_mode="null")
+"""Plain data with NaN and infinities as ``None``: JSON has no literal for them."""
 
 
 @dataclass(frozen=True)
