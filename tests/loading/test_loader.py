@@ -406,13 +406,6 @@ def loaders(
     )
 
 
-class Two(DistributedContext):
-    """A rank whose answers the other one shares."""
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value] * 2
-
-
 def test_training_alone_gathers_from_wholegraph_and_in_one_thread(
     store: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,12 +420,13 @@ def test_training_alone_gathers_from_wholegraph_and_in_one_thread(
 
     memory.gather = gather
     monkeypatch.setitem(sys.modules, "pylibwholegraph.torch", library)
+    monkeypatch.setattr(DistributedContext, "gather", lambda _, value: [value] * 2)
     keys: dict[str, Any] = {
         "sampler": {"backend": "numba"},
         "features": {"placement": "wholegraph"},
     }
     with present():
-        made = builder(store, context=Two(0, 2, torch.device("sim")), **keys)
+        made = builder(store, context=DistributedContext(0, 2, torch.device("sim")), **keys)
         training, evaluation = made.training_loader(), made.loader(plan_of(store), (3, 2))
         deque(evaluation, 0)
         assert not threads

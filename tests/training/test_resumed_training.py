@@ -143,16 +143,13 @@ def test_the_settings_of_a_step_recorded_on_a_gpu_bind_no_later_run(
     again.fit()  # Adam would refuse a state that is said to be a GPU's
 
 
-@pytest.mark.parametrize("entry", ["ranks", "loader", "history"])
-def test_a_state_without_an_entry_is_refused(
-    store: StoredGraph, tmp_path: Path, entry: str
-) -> None:
+def test_a_state_without_an_entry_is_refused(store: StoredGraph, tmp_path: Path) -> None:
     trainer = make(store, tmp_path, epochs=1)
     trainer.fit()
     state = load_checkpoint(tmp_path / "last.pt")
-    del state[entry]
-    with pytest.raises(CheckpointError, match="does not hold what going on needs"):
-        trainer.load_state(state)
+    for entry in ("ranks", "loader", "history"):
+        with pytest.raises(CheckpointError, match="does not hold what going on needs"):
+            trainer.load_state({name: state[name] for name in state if name != entry})
 
 
 def test_the_seconds_of_a_run_are_added_up(store: StoredGraph, tmp_path: Path) -> None:
