@@ -339,7 +339,7 @@ def test_the_same_command_leaves_its_completed_run_as_it_is(
 def test_a_new_run_is_locked_until_its_end(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, launch, locked = tmp_path / "run", run_module.launch, list[bool]()
+    run, locked = tmp_path / "run", list[bool]()
 
     def launch_and_look(*given: Any, **keys: Any) -> None:
         locked.append(is_running(run))
