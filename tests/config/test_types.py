@@ -90,8 +90,9 @@ def test_without_changes_it_is_the_same(config: Config) -> None:
 def test_paths_may_be_objects_of_any_class(tmp_path: Path) -> None:
     path = tmp_path / "nodes.csv"
     keys: Any = {"root": tmp_path, "features": "nodes.csv", "edges": PurePath(path)}
-    config = FilesConfig(**keys)
+    config = FilesConfig(**keys, labels="~/labels.csv")
     assert config.features == str(path)
+    assert config.labels == str(Path.home() / "labels.csv")
     assert config.model_dump(mode="json")["edges"] == str(path)
 
 

@@ -26,7 +26,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.errors import Diverged, RunError, UserError
 from gnntrain.failures import keep_traceback
 from gnntrain.job import Job
-from gnntrain.reporting.rundir import RunDirectory, held
+from gnntrain.reporting.rundir import RunDirectory, held, is_running
 from gnntrain.run import evaluate, resume, saved_config, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
@@ -334,6 +334,20 @@ def test_the_same_command_leaves_its_completed_run_as_it_is(
         begin(run, cache, *keys, "trainer.lr=0.5")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     assert begin(run, cache, *keys, "trainer.epochs=2")["epochs"] == 2
+
+
+def test_a_new_run_is_locked_until_its_end(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, locked = tmp_path / "run", list[bool]()
+
+    def launch_and_look(*given: Any, **keys: Any) -> None:
+        locked.append(is_running(run))
+        launch(*given, **keys)
+
+    monkeypatch.setattr(run_module, "launch", launch_and_look)
+    begin(run, cache, "trainer.epochs=1")
+    assert [*locked, is_running(run)] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "logs", "checkpoints/last.prev.pt", ".lock"])
