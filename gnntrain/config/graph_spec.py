@@ -280,7 +280,8 @@ def spec_of_schema(raw: object, config: FilesConfig) -> tuple[GraphSpec, list[Pr
         kind = create_model("Keys", __base__=Section, **fields)
         keys, found = judged(kind, raw, f"{place}.".lstrip("."))
         problems.extend(found)
-        if needs and needs not in [nearest(str(word), kinds) for word in raw if raw[word]]:
+        given = [nearest(str(word), kinds) for word, value in raw.items() if value is not None]
+        if needs and needs not in given:
             wrong(f"{place}.{needs}", None, "a file")
         return {word: value for word, value in keys if value is not None}
 

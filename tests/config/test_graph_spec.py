@@ -18,7 +18,10 @@ def read(raw: Any) -> tuple[GraphSpec, list[Problem]]:
 
 
 def problems_of(text: str) -> dict[str, Problem]:
-    return {problem.key: problem for problem in read(yaml.safe_load(text))[1]}
+    problems = read(yaml.safe_load(text))[1]
+    found = {problem.key: problem for problem in problems}
+    assert len(found) == len(problems)  # each is told once
+    return found
 
 
 def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
@@ -33,6 +36,7 @@ def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
           autor/writes/paper: {files: w.csv}
           writes: {files: w.csv}
           paper/cites/paper:
+          paper/lists/paper: {files: []}
           author/reads/paper: [w.csv]
         revers: true
         reverse: 1
@@ -48,6 +52,7 @@ def test_every_mistake_is_told_at_once_with_the_nearest_name() -> None:
         "edges.autor/writes/paper",
         "edges.writes",
         "edges.paper/cites/paper.files",
+        "edges.paper/lists/paper.files",
         "edges.author/reads/paper",
         "edges.author/reads/paper.files",
         "revers",
