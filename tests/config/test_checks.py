@@ -61,6 +61,7 @@ PYG, TRITON = ({"sampler": {"backend": name}} for name in ("pyg", "triton"))
     ("beside", "key", "value"),
     [
         ({"model": {"name": "gat", "hidden_channels": 64}}, "model.heads", 3),
+        ({"model": {"name": "rgcn", "hidden_channels": 64}}, "model.num_blocks", 3),
         (TYPED_MODEL, "model.embedding_channels", 16),
         ({"trainer": {"device": "cpu"}}, "trainer.precision", "fp16"),
         ({"trainer": {"device": "cpu"}}, "trainer.gpus", 2),
