@@ -193,8 +193,8 @@ def recompose_config(
         elif not syntax.is_choice(override, groups):
             set_key(node, override, groups, problems)
         elif group == "logger":
-            names = value if isinstance(value, list) else [value] if value is not None else []
-            node.logger = {str(name): node.logger.get(str(name), {}) for name in names}
+            chosen = compose_config([str(override.input_line)], for_here=False).logger.chosen()
+            node.logger = {name: node.logger.get(name, chosen[name]) for name in chosen}
         elif value != (option := OmegaConf.select(node, f"{group}.name")):
             expects = f"{option}, with which the run was begun" if option else "keys alone here"
             problems.append(Problem(group, shown(value), expects, "train a new run with it"))

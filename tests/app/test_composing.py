@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
-from gnntrain.app import compose_config
-from gnntrain.config import Config, ConfigError, Problem, from_dict
+from gnntrain.app import compose_config, recompose_config
+from gnntrain.config import Config, ConfigError, LoggerConfig, Problem, from_dict
 from gnntrain.groups import config_groups
 
 
@@ -54,6 +54,9 @@ def test_a_loggers_options_go_with_those_of_its_file() -> None:
     wandb, mlflow = {"project": "gnntrain", "group": "mine"}, {"experiment": "gnntrain"}
     chosen = compose_config(typed, for_here=False).logger.chosen()
     assert chosen == {"wandb": wandb, "mlflow": mlflow}
+    begun = Config(logger=LoggerConfig(wandb={"project": "theirs"}))
+    resumed = recompose_config(begun.to_dict(), ["logger=[wandb,mlflow]"], for_here=False)
+    assert resumed.logger.chosen() == {"wandb": {"project": "theirs"}, "mlflow": mlflow}
 
 
 def test_a_key_that_cannot_be_set_or_removed_is_told() -> None:
