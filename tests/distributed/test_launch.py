@@ -64,8 +64,9 @@ def test_a_failing_rank_ends_all_and_its_own_error_is_told(
     assert not rank_processes(psutil.Process())
 
 
-def act_on_sigterm(_context: DistributedContext, _: None) -> None:
+def act_on_sigterm(context: DistributedContext, _: None) -> None:
     """As ranks whose step ends before they have handed the signal on."""
+    context.barrier()  # both have connected
     raise Interrupted(signal.SIGTERM)
 
 

@@ -180,7 +180,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, graph: Any) -> torch.Tensor:
     monkeypatch.syspath_prepend(Path("run/export").absolute())
     monkeypatch.delitem(sys.modules, "model", raising=False)
     model = __import__("model").load()
-    monkeypatch.delitem(sys.modules, "model")
+    del sys.modules["model"]
     dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     edge_index = torch.from_numpy(np.stack([graph.indices, dst]).astype(np.int64))
     with torch.no_grad():
