@@ -56,8 +56,8 @@ def refuse_other_labels(config: Config, dataset: str, kind: LabelKind) -> None:
 
 
 def refuse_other_types(config: Config, graph: Graph) -> None:
-    """Raise a UserError for a target type that is not there or has no labels, and for a typed graph
-    and a model of one type."""
+    """Raise a UserError for a target type that is not there or has no labels; and, with a model of
+    one type, for a graph that is typed or has no features."""
     target, model = config.task.target, config.model
     if target is not None and target not in graph.nodes:
         raise UserError(
@@ -75,6 +75,11 @@ def refuse_other_types(config: Config, graph: Graph) -> None:
             f"model={model.name} computes on one type of nodes and edges, and {graph.dataset} has "
             f"more: nodes of type {', '.join(graph.nodes)}; {len(graph.edges)} edge types.",
             f"Choose a model of typed graphs: {fitting}.",
+        )
+    if not (graph.is_hetero or model.is_hetero or graph.schema.num_features[graph.target]):
+        raise UserError(
+            f"{graph.dataset} has no features x.",
+            "Give every node some, at least x = torch.ones(num_nodes, 1).",
         )
 
 

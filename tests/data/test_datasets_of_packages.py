@@ -11,6 +11,7 @@ import pytest
 
 from gnntrain import plugins
 from gnntrain.app import compose_config
+from gnntrain.cli import main
 from gnntrain.config import BuiltinConfig, ConfigError, from_dict
 from gnntrain.data.datasets import builder_for
 from gnntrain.errors import UserError
@@ -46,6 +47,9 @@ class Rings(InMemoryDataset):
 def as_graph_data(root):
     return random_graph()
 
+def bare(root):
+    return Data(y=torch.arange(12) % 3, edge_index=ring(root).edge_index)
+
 def broken(root):
     raise KeyError("no such thing")
 """
@@ -64,6 +68,7 @@ def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "their_rings", raising=False)  # that of another test
     offered = {"ring": "ring", "rings": "Rings", "edges": "as_graph_data", "broken": "broken"}
+    offered |= {"bare": "bare"}
     points = [EntryPoint(n, f"their_rings:{what}", DATASETS) for n, what in offered.items()]
     offer(monkeypatch, points)
 
@@ -91,6 +96,15 @@ def test_an_edited_function_makes_another_graph(tmp_path: Path) -> None:
     (tmp_path / "their_rings.py").write_text(PACKAGE.replace("eye", "ones"))
     plugins.source_digest.cache_clear()  # as in another process
     assert builder_for(BuiltinConfig(name="ring")).identity() != before
+
+
+@pytest.mark.parametrize("model", ["sage", "mlp"])
+def test_a_graph_without_features_is_refused_by_a_model_that_reads_them(
+    model: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dataset=bare", f"model={model}", "trainer.gpus=0", "run.dir=run"]) == 2
+    assert "bare has no features x" in capsys.readouterr().err
+    assert not (here / "run").exists()
 
 
 def test_a_yaml_of_its_package_sets_its_own_keys(tmp_path: Path) -> None:
