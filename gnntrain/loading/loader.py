@@ -20,7 +20,13 @@ from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.transfer import BatchStream, sent
 from gnntrain.phases import Phases
-from gnntrain.sampling.base import Int64Array, SampleKey, Sampler, Seeds
+from gnntrain.sampling.base import (
+    Int64Array,
+    SampleKey,
+    Sampler,
+    Seeds,
+    refuse_wrong_sample,
+)
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds, Hop, Sample
 
 _Item = TypeVar("_Item")
@@ -238,6 +244,8 @@ class SampledLoader(Loader):
             seeds = self._make_seeds(share.seeds, key, self.values)
         with self.phases("sample"):
             sample = self.sampler.sample(seeds, key)
+            if not type(self.sampler).__module__.startswith("gnntrain."):
+                refuse_wrong_sample(self.sampler, sample, seeds, self.values.schema)
         with self.phases("gather"):
             return self.fill(sample, seeds, share)
 

@@ -139,6 +139,28 @@ def sampler_class(name: str) -> type[Sampler]:
     return sampler
 
 
+def refuse_wrong_sample(
+    sampler: Sampler, sample: object, seeds: Seeds, schema: GraphSchema
+) -> None:
+    """Raise a UserError where what a package's sampler has drawn is no `Sample` of these seeds."""
+    wrong = "" if isinstance(sample, Sample) else f"a {type(sample).__name__}"
+    if isinstance(sample, Sample):
+        for name, own in seeds.nodes.items():
+            nodes = sample.nodes.get(name, own[:0])
+            if not torch.equal(nodes[: len(own)], own.to(nodes)):
+                wrong = f"nodes of type {name} that do not begin with the seeds"
+        for name, nodes in sample.nodes.items():
+            ends = [*map(int, nodes.aminmax())] if len(nodes) else []
+            if any(not 0 <= end < schema.num_nodes[name] for end in ends):
+                wrong = f"nodes {ends[0]} to {ends[1]} of type {name}, "
+                wrong += f"of which the graph has {schema.num_nodes[name]:,}"
+    if wrong:
+        raise UserError(
+            f"the sampler {type(sampler).__module__}.{type(sampler).__name__} gave {wrong}",
+            "its `sample` must return a gnntrain.sampling.block.Sample, as that class says",
+        )
+
+
 def resolved_fan_outs(
     fan_outs: AnyFanOuts, schema: GraphSchema, num_layers: int, key: str = "sampler.fan_outs"
 ) -> FanOuts:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
 from gnntrain.loading.transfer import BatchStream, send_all
-from gnntrain.sampling.block import BlockNeeds
+from gnntrain.sampling.base import SampleKey, Seeds
+from gnntrain.sampling.block import BlockNeeds, Sample
+from gnntrain.sampling.cpu import CPUSampler
 from tests.compute.devices import NEEDS_GPU, on_each_device
 from tests.examples import examples
 from tests.graphs import random_graph, stored
@@ -129,6 +131,33 @@ def test_a_loader_goes_on_where_its_state_says_with_any_threads(graph: Graph, th
     other.set_epoch(2)
     for batch, expected in zip(other, batches, strict=True):
         assert_same(batch, expected)
+
+
+def with_nodes(sample: Sample, change: Callable[[Tensor], Tensor]) -> Sample:
+    return replace(sample, nodes={name: change(nodes) for name, nodes in sample.nodes.items()})
+
+
+def beyond(nodes: Tensor) -> Tensor:
+    return torch.cat([nodes, nodes.new_full((1,), 10**6)])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda _: None, "gave a NoneType"),
+        (lambda sample: with_nodes(sample, lambda nodes: nodes.flip(0)), "with the seeds"),
+        (lambda sample: with_nodes(sample, beyond), "to 1000000 of type"),
+    ],
+)
+def test_a_packages_sampler_that_gives_another_sample_is_named(
+    change: Callable[[Sample], Any], told: str, graph: Graph
+) -> None:
+    class Theirs(CPUSampler):
+        def sample(self, seeds: Seeds, key: SampleKey) -> Any:
+            return change(super().sample(seeds, key))
+
+    with pytest.raises(UserError, match=f"Theirs .*{told}"):
+        next(iter(cpu_loader(graph, plan_of(graph), kind=Theirs)))
 
 
 def test_an_abandoned_loader_ends_its_threads(graph: Graph) -> None:
