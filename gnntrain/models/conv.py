@@ -312,18 +312,13 @@ class HeteroGNN(Layers):
         outputs: Tensor = self.readout(state)
         return outputs
 
-    def start(self, node_type: NodeType, rows: Tensor) -> Tensor:
-        """See `Layers`; in the weights' type (not under autocast)."""
-        if not torch.is_autocast_enabled(rows.device.type):
-            rows = rows.to(next(self.parameters()).dtype)
-        return super().start(node_type, rows)
-
     def layer(self, i: int, h: Mapping[NodeType, Any], block: Hop) -> dict[NodeType, Tensor]:
         """Layer `i`'s output for the destinations of `block`, from the rows of its sources, `Rows`
         or `LearntRows`."""
         conv, node_types = self.convs[i], self.computed[i]
         outputs: dict[NodeType, Tensor] = {}
-        is_relu = self.act_and_norm == {"act": "relu", "norm": None} and not self.residuals
+        is_relu = (self.act_and_norm["act"], self.act_and_norm["norm"]) == ("relu", None)
+        is_relu = is_relu and not self.residuals
         if is_relu and isinstance(conv, LinearConv) and not (self.is_hetero or self.is_output(i)):
             # ReLU and dropout alone follow: the convolution's operator computes them, too.
             out = conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)
