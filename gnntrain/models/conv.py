@@ -38,22 +38,19 @@ class HeteroConv:
     """A mixin: one layer's rows of each node type from those of its in-neighbours.
 
     Destinations of one type are computed in *stages*, whose rows are added: groups of edge types
-    with a common softmax (HGT), or one edge type at a time.
+    with a common softmax (HGT), or one edge type at a time. Of a graph of one type there is one
+    stage of one block. A convolution of PyG computes on it with the parameters and options that it
+    has; `conv(x, edge_index)` is still PyG's own message passing. A subclass must not have the name
+    of its base: PyG looks up a class's source by name.
 
     Attributes:
         needs: The fields of a block that it reads; `rows`: whether it takes lazy features.
-        is_one_relation: Whether it is a convolution of PyG, of nodes of one type; the sources' rows
-            then hold the destinations'.
         is_joint: Whether all edge types into a node type are one stage.
-        is_linear: Whether it is a linear map of aggregates: `on_blocks` takes the layer's input
-            also where `source` names transformed rows, and multiplies after the aggregation.
         gives_layer: Whether `on_blocks` is the whole layer, in one operator, without `h_dst`.
     """
 
     needs: BlockNeeds = BlockNeeds(rows=True)
-    is_one_relation: ClassVar[bool] = False
     is_joint: bool = False
-    is_linear: bool = False
     gives_layer: bool = False
 
     def columns(self, key: SourceKey) -> slice:  # noqa: ARG002
@@ -98,11 +95,9 @@ class HeteroConv:
             for stage in self.stages([*hop.into(t)]):
                 blocks = {edge: hop.edges[edge] for edge in stage}
                 sources = {}
-                for edge, block in blocks.items():
+                for edge in stage:
                     key, rows = self.source(edge), _columns(inputs[edge[0]], self.columns(edge))
-                    # The transform narrows the rows, but multiplies those of all sources.
-                    multiplies_last = self.is_linear and block.num_src > 2 * block.num_dst
-                    if key is not None and not multiplies_last:
+                    if key is not None:
                         if key not in transformed:
                             transformed[key] = self.transform(in_memory(rows), key)
                         rows = transformed[key]
@@ -113,37 +108,17 @@ class HeteroConv:
         return outputs
 
 
-class BlockConv(HeteroConv):
-    """A mixin: computes a convolution of PyG, with its parameters and options, on the blocks of one
-    relation.
-
-    `conv(x, edge_index)` is still PyG's own message passing. On blocks it has two stages:
-    `transform`, by row (unless `source` gives None), and `propagate_block`, over edges. A
-    subclass must not have the name of its base: PyG looks up a class's source by name.
-    """
-
-    needs = BlockNeeds()
-    is_one_relation = True
-
-    def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
-        """Aggregate over a block's edges, and add the destination's own term: `[num_dst, width of
-        the layer]` from `z`, `[num_src, …]`, of `transform` (without one the layer's input, perhaps
-        lazy), and `x_dst`, `[num_dst, …]`, the layer's input for the destinations."""
-        raise NotImplementedError
-
-    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
-        (block,), (z,) = blocks.values(), sources.values()
-        return self.propagate_block(block, z, h_dst)
-
-
 class LinearConv(HeteroConv):
     """A mixin: Σ_r W_r · (reduction of x_u over the in-neighbours u of relation r) + W_0 x_v + b.
 
     Attributes:
         types: The types and widths of the layer; of one relation `in_channels`, `out_channels`.
         reduce: The reduction. Of a sum, sampled in-neighbours give an unbiased estimate.
+        is_one_relation: Whether it is a convolution of PyG, of nodes of one type.
+        is_linear: Whether the layer is a linear map of the aggregates.
     """
 
+    is_one_relation: ClassVar[bool] = False
     types: LayerTypes
     in_channels: int
     out_channels: int
@@ -234,8 +209,7 @@ class LinearConv(HeteroConv):
             part = self._sum(edge[2], blocks, [edge[2]], block.num_dst)
             return agg.linear_sums([*sources.values()], [part])[0]
         rows = self.aggregated(sources[edge], block)
-        is_transformed = rows.shape[1] != self.widths(edge)[0]
-        return rows if is_transformed else self.transform(rows, edge)
+        return self.transform(rows, edge) if self.source(edge) is None else rows
 
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:
         if total is not None and self.gives_layer:

@@ -12,12 +12,14 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import NonNegative, OneOrMore, Share
 from gnntrain.models import plain
 from gnntrain.models.attention import attend
-from gnntrain.models.conv import GNN, BlockConv, Rows, SourceKey
-from gnntrain.sampling.block import Block
+from gnntrain.models.conv import GNN, Blocks, HeteroConv, SourceKey, Sources
+from gnntrain.sampling.block import Block, BlockNeeds
 
 
-class BlockGATConv(BlockConv, plain.GATLayer):
+class BlockGATConv(HeteroConv, plain.GATLayer):
     """Σ α_uv W x_u + b over the in-neighbours u and v itself."""
+
+    needs = BlockNeeds()
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:  # noqa: ARG002
         """W x, and then a column a head: a source's part of the score, a_src · W x.
@@ -27,8 +29,9 @@ class BlockGATConv(BlockConv, plain.GATLayer):
         lin = self.lin if self.lin_src is None else self.lin_src
         return F.linear(x, torch.cat([lin.weight, self._score_weight(lin, self.att_src)]))
 
-    def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
-        out, _ = self.attend(block, z, x_dst, loops=True)
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
+        (block,), (z,) = blocks.values(), sources.values()
+        out, _ = self.attend(block, z, h_dst, loops=True)
         bias: Tensor = self.bias
         return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 

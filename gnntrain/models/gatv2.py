@@ -8,21 +8,24 @@ from torch import Tensor
 from gnntrain.compute.reference import by_head
 from gnntrain.models import plain
 from gnntrain.models.attention import attend, pair_score
-from gnntrain.models.conv import BlockConv, Rows, SourceKey
+from gnntrain.models.conv import Blocks, HeteroConv, SourceKey, Sources
 from gnntrain.models.gat import GAT
-from gnntrain.sampling.block import Block
+from gnntrain.sampling.block import BlockNeeds
 
 
-class BlockGATv2Conv(BlockConv, plain.GATv2Layer):
+class BlockGATv2Conv(HeteroConv, plain.GATv2Layer):
     """Σ α_uv W_l x_u + b over the in-neighbours u and v itself."""
+
+    needs = BlockNeeds()
 
     def transform(self, x: Tensor, key: SourceKey) -> Tensor:  # noqa: ARG002
         z: Tensor = self.lin_l(x)
         return z
 
-    def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
+        (block,), (z,) = blocks.values(), sources.values()
         assert isinstance(z, Tensor)  # of `transform`
-        right: Tensor = self.lin_r(x_dst)
+        right: Tensor = self.lin_r(h_dst)
         att = self.att.squeeze(0)
         z_dst = z[block.dst_offset : block.dst_offset + block.num_dst]
         # Before `pair_score`: torch.compile loses a float that an autograd.Function reads first.

@@ -11,11 +11,11 @@ from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import EdgeType
 from gnntrain.models import plain
 from gnntrain.models.aggregate import aggregate, sampling_scale
-from gnntrain.models.conv import GNN, BlockConv, Rows
-from gnntrain.sampling.block import Block, BlockNeeds
+from gnntrain.models.conv import GNN, Blocks, HeteroConv, Sources
+from gnntrain.sampling.block import BlockNeeds
 
 
-class BlockGINConv(BlockConv, plain.GINLayer):
+class BlockGINConv(HeteroConv, plain.GINLayer):
     """MLP((1 + ε) x_v + Σ x_u over the in-neighbours u)."""
 
     needs = BlockNeeds(degree=True, rows=True)
@@ -23,9 +23,10 @@ class BlockGINConv(BlockConv, plain.GINLayer):
     def source(self, edge_type: EdgeType) -> None:
         """The layer's input."""
 
-    def propagate_block(self, block: Block, z: Rows, x_dst: Tensor) -> Tensor:
-        total = aggregate(z, block, Sum(*block.edges, scale=sampling_scale(block)))
-        out: Tensor = self.nn(total + (1 + self.eps) * x_dst)
+    def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
+        (block,), (x,) = blocks.values(), sources.values()
+        total = aggregate(x, block, Sum(*block.edges, scale=sampling_scale(block)))
+        out: Tensor = self.nn(total + (1 + self.eps) * h_dst)
         return out
 
 

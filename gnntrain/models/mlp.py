@@ -8,11 +8,13 @@ from torch import Tensor
 
 from gnntrain.data.graph import NODE, NodeType
 from gnntrain.models import plain
-from gnntrain.models.conv import GNN, BlockConv, HeteroGNN, Rows, first_rows
-from gnntrain.sampling.block import Block, Hop
+from gnntrain.models.conv import GNN, HeteroConv, HeteroGNN, Rows, first_rows
+from gnntrain.sampling.block import Block, BlockNeeds, Hop
 
 
-class BlockLinear(BlockConv, plain.LinearLayer):
+class BlockLinear(HeteroConv, plain.LinearLayer):
+    needs = BlockNeeds()
+
     def finish(self, node_type: NodeType, total: Tensor | None, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         out: Tensor = self(h_dst)
         return out

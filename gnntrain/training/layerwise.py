@@ -338,7 +338,7 @@ class LayerwiseEvaluator(Evaluator):
         block = access.in_edges(edge_type, a, b, needs)
         if isinstance(rows, Tensor | LazyFeatures) and self._is_here(rows):
             return replace(block, norm=access.norm(None) if needs.norm else None), rows
-        if conv.is_one_relation:
+        if not layer.model.is_hetero:  # the sources' rows hold the destinations'
             nodes, block = renumbered(block)
         else:
             nodes, numbers = torch.unique(block.indices, return_inverse=True)
