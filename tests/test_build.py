@@ -14,14 +14,11 @@ from gnntrain.config import from_dict
 from gnntrain.data.graph import GraphSchema
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.errors import UserError
-from gnntrain.loading import build
-from gnntrain.loading.placement import Memory
 from gnntrain.models import PlainModel
 from gnntrain.training.records import FitResult
 from tests.compute.devices import on_each_device
 from tests.graphs import random_graph, stored
-from tests.trainers import loaders_of, trainer_of
+from tests.trainers import trainer_of
 
 
 @pytest.fixture
@@ -61,20 +58,3 @@ def test_training_is_the_same_whichever_backend_draws(
     for ours, theirs in zip(results[0].records, results[1].records, strict=True):
         assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-4)
         assert ours.metrics == theirs.metrics
-
-
-def test_a_step_can_be_recorded_only_where_the_gpu_reads_the_rows(
-    store: StoredGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    config = from_dict(
-        {
-            "sampler": {"fan_outs": [3, 2], "backend": "triton"},
-            "features": {"placement": "cached", "cache_ratio": 0.5},
-            "trainer": {"cuda_graph": True},
-        }
-    )
-    assert loaders_of(config, store).training_loader() is not None
-    monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
-    with pytest.raises(UserError, match="cuda_graph"):
-        loaders_of(config, store).training_loader()

@@ -1,16 +1,14 @@
-"""The registry of metrics, and one from outside, of which less is better, everywhere it matters."""
+"""The registry of metrics; quantities against scikit-learn; metrics of other packages."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -23,23 +21,6 @@ from tests.config.problems import problems_of
 from tests.examples import examples
 from tests.packages import install
 from tests.processes import python
-
-CODE = """
-    from gnntrain.metrics import metric
-
-    @metric("error_rate", higher_is_better=False, label_kinds=("multiclass", "binary"))
-    def error_rate(outputs, targets):
-        return float((outputs.argmax(dim=1) != targets).double().mean())
-"""
-
-
-@pytest.fixture
-def error_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    entry_points = "[gnntrain.metrics]\nerror_rate = less_is_better:error_rate\n"
-    install(tmp_path / "site", monkeypatch, "less_is_better", CODE, entry_points)
-    sys.modules.pop("less_is_better", None)
-    yield "error_rate"
-    metrics._REGISTERED.pop("error_rate", None)
 
 
 def test_the_registry_does_not_import_torch() -> None:
@@ -81,41 +62,9 @@ def test_a_name_is_registered_once_and_unknown_ones_are_refused() -> None:
         get_metric("no_such")
 
 
-def test_it_can_be_asked_for_and_misspellings_cannot(error_rate: str) -> None:
-    dataset = {"name": "files", "edges": "e.csv"}
-    problems = [*problems_of({"dataset": dataset | {"metric": error_rate}}).values()]
-    assert "dataset.metric" not in [problem.key for problem in problems]
-    problems = [*problems_of({"dataset": dataset | {"metric": "acuracy"}}).values()]
-    hints = {problem.key: problem.hint for problem in problems}
-    assert hints["dataset.metric"] == "did you mean accuracy?"
-
-
-@pytest.mark.usefixtures("here")
-def test_a_sweep_over_files_is_won_by_the_least_error(
-    error_rate: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 90)
-    np.save("x.npy", np.eye(3, dtype=np.float32)[labels])
-    np.save("y.npy", labels)
-    np.save("edges.npy", rng.integers(0, 90, (200, 2)))
-    code = main(
-        [
-            *("-m", "dataset=files", "dataset.edges=edges.npy", "dataset.features=x.npy"),
-            *("dataset.labels=y.npy", f"dataset.metric={error_rate}", "model=mlp"),
-            *("model.dropout=0", "trainer.epochs=8", "trainer.lr=1e-6,0.1", "run.dir=sweep"),
-        ]
-    )
-    assert code == 0, capsys.readouterr().err
-    told = json.loads(Path("sweep/summary.json").read_text())
-    assert (told["metric"], told["best"]["val"]) == (error_rate, 0.0)
-    assert yaml.safe_load(Path("sweep/best.yaml").read_text())["trainer"]["lr"] == 0.1
-    poor = next(Path("sweep").glob("*1e-06*/metrics.jsonl"))
-    rows = [json.loads(line) for line in poor.read_text().splitlines()]
-    values = [row[f"val/{error_rate}"] for row in rows]
-    assert values == [pytest.approx(1 - row["val/accuracy"]) for row in rows]
-    summary = json.loads((poor.parent / "summary.json").read_text())
-    assert summary["best_epoch"] == 1 + values.index(min(values))
+def test_a_misspelt_name_is_told_with_the_nearest() -> None:
+    dataset = {"name": "files", "edges": "e.csv", "metric": "acuracy"}
+    assert problems_of({"dataset": dataset})["dataset.metric"].hint == "did you mean accuracy?"
 
 
 def test_a_value_that_is_no_number_of_python_is_recorded_as_one(

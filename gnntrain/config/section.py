@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import pydantic
@@ -149,16 +149,6 @@ def base_class(owner: type[Section], key: str) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def _keys(kind: type[Section], raw: JSON) -> Iterator[str]:
-    """Every dotted key of a section and those in it, by the names that `raw` chooses."""
-    for key in kind.model_fields:
-        yield key
-        if (base := base_class(kind, key)) is not None:
-            given = raw.get(key)
-            section = base.class_for(given if isinstance(given, Mapping) else {})
-            yield from (f"{key}.{name}" for name in section.model_fields)
-
-
 def _meant(path: str, kind: type[Section], raw: JSON) -> str | None:
     """A hint at the key that was meant: whose key it is, its section, or its spelling."""
     section, _, key = path.rpartition(".")
@@ -169,7 +159,13 @@ def _meant(path: str, kind: type[Section], raw: JSON) -> str | None:
         if owners:
             few = "|".join(owners[:3]) + "|..." * (len(owners) > 3)
             return f"a key of {section}={few}"
-    known = [*["experiment"] * bool(kind.named), *_keys(kind, raw)]
+    # Every dotted key of the section and those in it, by the names that `raw` chooses.
+    known = [*["experiment"] * bool(kind.named), *kind.model_fields]
+    for name in kind.model_fields:
+        if (part := base_class(kind, name)) is not None:
+            given = raw.get(name)
+            chosen = part.class_for(given if isinstance(given, Mapping) else {})
+            known += [f"{name}.{one}" for one in chosen.model_fields]
     if same := [one for one in known if one.endswith(f".{key}")]:
         return f"did you mean {' or '.join(same[:3])}?"
     siblings = [one for one in known if not section or one.rpartition(".")[0] == section]

@@ -10,20 +10,9 @@ from gnntrain.config import (
     BuiltinConfig,
     ConfigError,
     FilesConfig,
-    SyntheticConfig,
     from_dict,
 )
 from tests.config.problems import problems_of
-
-
-def test_the_presets_have_the_exact_shapes() -> None:
-    reddit = SyntheticConfig(name="synthetic_reddit")
-    products = SyntheticConfig(name="synthetic_products")
-    assert (reddit.num_nodes, reddit.num_edges, reddit.num_features) == (232965, 114615892, 602)
-    assert (reddit.num_train, reddit.num_val, reddit.num_test) == (153431, 23831, 55703)
-    assert (products.num_nodes, products.num_edges) == (2449029, 123718280)
-    assert (products.num_features, products.num_classes) == (100, 47)
-    assert (products.num_train, products.num_val, products.num_test) == (196615, 39323, 2213091)
 
 
 def test_a_data_set_has_its_own_defaults_which_may_be_changed() -> None:

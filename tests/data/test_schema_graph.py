@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import sparse
 
 from gnntrain.config import Config, FilesConfig, SyntheticConfig, from_dict
 from gnntrain.data.build import write_store
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.graph import EdgeType, GraphData, PrepareOptions
+from gnntrain.data.graph import GraphData, PrepareOptions
 from gnntrain.data.store import StoredGraph
 from gnntrain.planning.plan import expected_bytes
 from tests.data import files
 from tests.data.files import check, save
-from tests.examples import examples
 
 AUTHORS = "author_id,h,area,split\na1,1,ml,train\na2,2,db,val\na3,3,ml,test\n007,4,db,train\n"
 PAPERS = "id,year\n10,2001\n20,2002\n30,2003\n"
@@ -161,6 +157,19 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
          "edges": {"author/writes/paper": [("a1", 1), ("a2", 7)], "paper/cites/paper": [(1, 7)],
                    "author/likes/author": [("a1", "a2")]}},
     ),
+    "types at the ends in columns, of ids that types share": (
+        {"n.parquet": pd.DataFrame({"id": [1, 1, 2], "kind": ["author", "paper", "author"],
+                                    "h": [1.0, 3, 2], "area": ["ml", None, "db"]}),
+         "e": "st,a,rel,b,tt\nauthor,1,writes,1,paper\npaper,1,cites,1,paper\n"
+              "author,2,writes,1,paper\nauthor,2,cites,1,author\n"},
+        {"nodes": {"files": "n.parquet", "type": "kind", "types": {"author": {"label": "area"}}},
+         "edges": {"files": "e.csv", "type": "rel", "source": "a", "target": "b",
+                   "source_type": "st", "target_type": "tt"}},
+        {"ids": {"author": [1, 2], "paper": [1]},
+         "features": {"author": [[1], [2]], "paper": [[3]]}, "labels": [1, 0],
+         "edges": {"author/writes/paper": [(1, 1), (2, 1)], "paper/cites/paper": [(1, 1)],
+                   "author/cites/author": [(2, 1)]}},
+    ),
     "foreign keys are edges enough": (
         {}, {"nodes": {"author": {"files": "authors.csv", "foreign_keys": {"h": "h"},
                                   "label": "area"}, "h": {}}},
@@ -194,6 +203,11 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "two ends and a number, without names": (
         {"writes": "a1,10,0.5\na2,10,2\na3,30,1\n007,20,1\n"}, SCHEMA,
         {"edges": {"author/writes/paper": EVERY_PAPER}, "left_out": ["author/writes/paper.2"]},
+    ),
+    "ends called like their types": (
+        {"writes": "Paper,year,author_id\n10,1999,a1\n30,2000,a3\n"}, SCHEMA,
+        {"edges": {"author/writes/paper": [("a1", 10), ("a3", 30)]},
+         "left_out": ["author/writes/paper.year"]},
     ),
     "columns, weights and arrays of edges": (
         {"writes": "author_id,row,weight\na1,0,1\n",
@@ -233,6 +247,11 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
     "rows of edges": (
         {"writes": WRITES + "a1,99\nb,10\n"}, SCHEMA,
         ["writes.csv line 6", "paper '99' is not in papers.csv", "author 'b'"],
+    ),
+    "a row of a table of several types": (
+        {"n": "id,type,h,y\n1,author,1,a\n3,paper,,\n2,author,x,b\n"},
+        {"nodes": OF_TYPES, "edges": {"author/writes/paper": {"files": "writes.csv"}}},
+        ["n.csv line 4: column h is 'x'"],
     ),
     "a node of a split twice": (
         {"t1": "id\na1\n", "t2": "id\na1\n"},
@@ -372,109 +391,3 @@ def test_patterns_stand_for_files_in_natural_order(tmp_path: Path) -> None:
     (folder / "y.npy").unlink()
     assert "y.npy" not in paths(labelled=False)
     assert "nodes.b.label" in files.refusal({"schema": config.schema})
-
-
-# One random graph, written in many ways.
-
-Row = list[Any]
-Drawn = tuple[dict[str, list[tuple[Any, float]]], dict[EdgeType, list[tuple[Any, Any]]], list[str]]
-"""Of each type ids, each with one feature; edges by the ids of their ends; classes of type `a`."""
-
-
-@st.composite
-def drawn_graphs(draw: st.DrawFn) -> Drawn:
-    name_of: Callable[[str, int], Any] = draw(
-        st.sampled_from([lambda t, i: f"{t}{i}", lambda t, i: 100 * "abc".index(t) + 3 * i])
-    )
-    nodes = {
-        name: [
-            (name_of(name, i), draw(st.integers(-4, 4)) / 2)
-            for i in draw(st.permutations(range(draw(st.integers(fewest, 6)))))
-        ]
-        for name, fewest in (("a", 2), ("b", 1), ("c", 1))
-    }
-    types = st.sampled_from([("a", "r", "b"), ("b", "r", "c"), ("a", "s", "a"), ("b", "s", "a")])
-    edges: dict[EdgeType, list[tuple[Any, Any]]] = {}
-    for edge_type in draw(st.lists(types, min_size=1, max_size=30)):
-        ends = (draw(st.sampled_from(nodes[edge_type[place]]))[0] for place in (0, 2))
-        edges.setdefault(edge_type, []).append(tuple(ends))
-    labels = ["x", "y", *draw(st.lists(st.sampled_from("xy"), min_size=10, max_size=10))]
-    return nodes, edges, labels[: len(nodes["a"])]
-
-
-def save_rows(path: Path, names: Sequence[str], rows: Iterable[Row]) -> None:
-    save(path, pd.DataFrame(list(rows), columns=list(names)))
-
-
-def table_a_type(graph: Drawn, folder: Path, suffix: str, cut: int) -> dict[str, Any]:
-    """A table a type, that of `b` in two files; labels in a file of their own."""
-    all_nodes, all_edges, labels = graph
-    nodes: dict[str, Any] = {}
-    for name, of_type in all_nodes.items():
-        parts = [of_type[:cut], of_type[cut:]] if name == "b" else [of_type]
-        for number, part in enumerate(filter(None, parts)):
-            save_rows(folder / f"{name}-{number}{suffix}", ["key", "f"], map(list, part))
-        nodes[name] = {"files": f"{name}-*{suffix}", "id": "key"}
-    keys = [key for key, _ in all_nodes["a"]]
-    save_rows(folder / "y.csv", ["id", "y"], map(list, zip(keys, labels, strict=True)))
-    nodes["a"]["label"] = {"file": "y.csv", "column": "y"}
-    edges = {}
-    for number, (edge_type, pairs) in enumerate(all_edges.items()):
-        ends, named = ["u", "v"], {"source": "u", "target": "v"}
-        if number % 2 == 0 and edge_type[0] != edge_type[2]:
-            ends, named = [f"{edge_type[0]}_id", edge_type[2]], {}  # recognised by the types
-        save_rows(folder / f"e{number}{suffix}", ends, map(list, pairs))
-        edges["/".join(edge_type)] = {"files": f"e{number}{suffix}", **named}
-    return {"nodes": nodes, "edges": edges}
-
-
-def table_of_types(graph: Drawn, folder: Path, suffix: str, cut: int) -> dict[str, Any]:
-    """One table of nodes, the types' rows between each other, and one of edges."""
-    all_nodes, all_edges, labels = graph
-    rows: list[Row] = [
-        [key, name, value, labels[place] if name == "a" else None]
-        for place in range(6)
-        for name, of_type in all_nodes.items()
-        for key, value in of_type[place : place + 1]
-    ]
-    save_rows(folder / f"n{suffix}", ["id", "kind", "f", "y"], rows)
-    named = [[s, u, r, v, t] for (s, r, t), pairs in all_edges.items() for u, v in pairs]
-    save_rows(folder / f"e{suffix}", ["st", "source", "rel", "target", "tt"], named)
-    typed = {"source_type": "st", "target_type": "tt"} if cut % 2 else {}
-    ends = {"source": "source", "target": "target"}
-    return {
-        "nodes": {"files": f"n{suffix}", "type": "kind", "types": {"a": {"label": "y"}}},
-        "edges": {"files": f"e{suffix}", "type": "rel", **ends, **typed},
-    }
-
-
-@given(
-    drawn_graphs(),
-    st.sampled_from([table_a_type, table_of_types]),
-    st.sampled_from([".csv", ".tsv", ".parquet", ".feather"]),
-    st.integers(0, 5),
-)
-@examples(40)
-def test_every_way_of_writing_gives_the_same_graph(
-    tmp_path_factory: pytest.TempPathFactory,
-    graph: Drawn,
-    way: Callable[[Drawn, Path, str, int], dict[str, Any]],
-    suffix: str,
-    cut: int,
-) -> None:
-    folder = tmp_path_factory.mktemp("ways")
-    data = build(folder, {}, way(graph, folder, suffix, cut))
-    nodes, edges, labels = graph
-    check(
-        data,
-        {
-            "ids": {name: [key for key, _ in of_type] for name, of_type in nodes.items()},
-            "features": {
-                name: [[value] for _, value in of_type] for name, of_type in nodes.items()
-            },
-            "edges": {"/".join(edge_type): pairs for edge_type, pairs in edges.items()},
-            "target": "a",
-        },
-    )
-    assert data.class_names is not None
-    assert [data.class_names[label].decode() for label in data.labels] == labels

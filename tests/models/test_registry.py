@@ -205,7 +205,7 @@ def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
         ("nothing", {}, SCHEMA, "returned a str, not a model"),
         ("wrapped", {}, SCHEMA, "computes on blocks"),
         ("gone", {}, SCHEMA, "No module named 'no_such_package'"),
-        ("renamed", {}, SCHEMA, "cannot be imported"),
+        ("renamed", {}, SCHEMA, "cannot be used"),
     ],
 )
 def test_broken_plugins_are_explained(

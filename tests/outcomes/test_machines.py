@@ -107,25 +107,6 @@ def test_a_part_on_each_machine_trains_as_two_ranks_on_one(
         assert found[split] == pytest.approx(alone[split], abs=1e-5)
 
 
-@pytest.mark.slow
-def test_parts_of_a_typed_graph_train_as_two_ranks_on_one(
-    machines: Machines, tmp_path: Path
-) -> None:
-    dataset = ["dataset=synthetic_mag", "dataset.scale=0.0005", "dataset.num_classes=4"]
-    given = [*dataset, "model=rgcn", "trainer.gpus=0", "model.dropout=0", "trainer.batch_size=64"]
-    given += ["trainer.epochs=2"]
-    ranks = ["distributed.num_processes=2", f"run.dir={tmp_path}/alone"]
-    typed(machines, tmp_path, "gnntrain", *given, *ranks, on=range(1))
-    alone, parts = summary_of(tmp_path / "alone"), tmp_path / "parts"
-    options = ["--parts", "2", "--out", str(parts)]
-    typed(machines, tmp_path, "gnntrain", "partition", *dataset, *options, on=range(1))
-    where = ["distributed.graph=partitioned", f"distributed.parts={parts}"]
-    found = trained(machines, tmp_path, *given, *where, options=[])
-    assert found["train_loss"] == pytest.approx(alone["train_loss"], abs=1e-4)
-    for split in ("train", "val", "test"):
-        assert found[split] == pytest.approx(alone[split], abs=1e-5)
-
-
 def test_a_block_of_the_page_is_typed_on_the_machines_that_it_names() -> None:
     by_machine = commands("torchrun", 2)
     assert [by_machine[m].count(f"--node-rank {m} ") for m in range(2)] == [1, 1]
