@@ -41,6 +41,7 @@ from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.reporting.text import counted
+from gnntrain.run_store import prepare_store as prepare_store
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.node_classification import positive_class
@@ -363,7 +364,7 @@ def evaluate(run_dir: str | Path) -> dict[str, Any]:
 
 def prepare(config: Config) -> dict[str, Any]:
     """Build the data set's store, or verify every byte of an existing one."""
-    opened = run_store.prepare_store(config.dataset)
+    opened = prepare_store(config.dataset)
     if not opened.built:
         opened.store.verify()
     store = opened.store
@@ -394,7 +395,7 @@ def partition(
     """
     from gnntrain.data.partitioning.build import partition
 
-    store = run_store.prepare_store(config.dataset, data=data).store
+    store = prepare_store(config.dataset, data=data).store
     return partition(store, num_parts, Path(out), method)
 
 

@@ -23,8 +23,7 @@ from gnntrain.data.partitioning.build import partition
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
-from gnntrain.run import evaluate, resume, saved_config, train
-from gnntrain.run_store import prepare_store
+from gnntrain.run import evaluate, prepare_store, resume, saved_config, train
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.outcomes.test_resume import assert_same_run, disturb, rows
 from tests.processes import ROOT, python

@@ -64,21 +64,6 @@ def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
     return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0).unsqueeze(-1)
 
 
-def pair_score(
-    block: Block,
-    left: Tensor,
-    right: Tensor,
-    heads: int,
-    slope: float,
-    att: Tensor | None = None,
-) -> Tensor:
-    """For every edge and head, `[num_edges, H]` in float32 or finer, the product of left[src] and
-    right[dst] (HGT's), float `[num_src, H·C]` (perhaps columns of a wider matrix) and `[num_dst,
-    H·C]`; or with `att`, float `[H, C]`, att · leaky_relu(left[src] + right[dst], slope) (GATv2's).
-    The backward pass computes the sums again."""
-    return _pair_score(left, right, att, (heads, slope, block))
-
-
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -123,15 +108,21 @@ class _Attend(torch.autograd.Function):
 
 
 class _PairScore(torch.autograd.Function):
+    """For every edge and head, `[num_edges, H]` in float32 or finer, the product of left[src] and
+    right[dst] (HGT's), float `[num_src, H·C]` (perhaps columns of a wider matrix) and `[num_dst,
+    H·C]`; or with `att`, float `[H, C]`, att · leaky_relu(left[src] + right[dst], slope) (GATv2's).
+    The backward pass computes the sums again."""
+
     @staticmethod
     def forward(
         ctx: Any,
+        block: Block,
         left: Tensor,
         right: Tensor,
+        heads: int,
+        slope: float,
         att: Tensor | None,
-        how: tuple[int, float, Block],
     ) -> Tensor:
-        heads, slope, block = how
         if att is not None:
             left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
         score: Tensor = ops.pair_scores(left, right, att, heads, slope, *block.edges)
@@ -146,14 +137,15 @@ class _PairScore(torch.autograd.Function):
         edges, back = ctx.block.edges, ctx.block.transposed()
         if att is not None:
             parts = left, right, att, ctx.slope
-            return *ops.pair_scores_backward(grad, *parts, *edges, *back), None
+            *grads, att_grad = ops.pair_scores_backward(grad, *parts, *edges, *back)
+            return None, *grads, None, None, att_grad
         grads = []
         for rows, by, like in ((right, back, left), (left, edges, right)):
             total = Sum(*by)._replace(edge_weight=grad)
             features = LazyFeatures.of(rows).arguments()
             grads.append(ops.aggregate(*features, *total, "none", like.dtype))
-        return *grads, None, None
+        return None, *grads, None, None, None
 
 
 _attend: Callable[..., tuple[Tensor, Tensor]] = _Attend.apply
-_pair_score: Callable[..., Tensor] = _PairScore.apply
+pair_score: Callable[..., Tensor] = _PairScore.apply

@@ -39,7 +39,7 @@ class BlockHGTConv(plain.HGTLayer, conv.HeteroConv):
         rows, sums = [], []
         for own, (edge_type, block) in zip(queries, blocks.items(), strict=True):
             keys, values = sources[edge_type].chunk(2, dim=1)  # type: ignore[union-attr]  # rows of `transform`
-            score = pair_score(block, keys, own, self.heads, 1.0)
+            score = pair_score(block, keys, own, self.heads, 1.0, None)
             part, log_sum = attend(block, values, score=score, slope=1.0, dropout=0.0)
             rows.append(by_head(part, self.heads))
             sums.append(log_sum)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from gnntrain.compute.reference import by_head
 from gnntrain.config.types import OneOrMore
 from gnntrain.errors import UserError
 from gnntrain.models import plain
-from gnntrain.models.conv import HeteroGNN, LinearConv, SourceKey
+from gnntrain.models.conv import HeteroGNN, LinearConv
 
 
 class BlockRGCNConv(plain.RGCNLayer, LinearConv):
@@ -34,12 +30,6 @@ class BlockRGCNConv(plain.RGCNLayer, LinearConv):
                 "Set model.project_inputs=true: it maps all types to hidden_channels.",
             )
         super().__init__(types, num_bases, num_blocks)  # type: ignore[no-untyped-call]
-
-    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
-        if key not in self.blocks:
-            return super().transform(x, key)
-        blocks: Tensor = self.blocks[key]
-        return torch.einsum("nbi,boi->nbo", by_head(x, len(blocks)), blocks).flatten(1)
 
 
 class RGCN(HeteroGNN):

@@ -30,7 +30,7 @@ from gnntrain.app import compose_config
 from gnntrain.data.store import StoredGraph
 from gnntrain.limits import available_cores
 from gnntrain.reporting.environment import describe_environment
-from gnntrain.run_store import prepare_store
+from gnntrain.run import prepare_store
 from scripts.bench.peers.turns import Spec
 from scripts.bench.sitting import (
     BEFORE,

@@ -42,7 +42,7 @@ from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.features import rows_of
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
-from gnntrain.run_store import prepare_store
+from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, Int64Array, SampleKey, Seeds
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.training.cuda_graph import Record

@@ -37,7 +37,7 @@ from gnntrain.distributed.context import rank_range
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.read_counts import most_read
 from gnntrain.reporting.environment import describe_environment
-from gnntrain.run_store import prepare_store
+from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import CPUSampler

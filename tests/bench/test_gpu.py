@@ -14,7 +14,7 @@ from tests.compute.devices import INTERPRETS, NEEDS_GPU
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from gnntrain.run_store import prepare_store
+from gnntrain.run import prepare_store
 from scripts.bench.gpu import (
     CACHED,
     CASES,

@@ -23,7 +23,7 @@ from gnntrain.data.graph import EDGE, NODE
 from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.run_store import prepare_store
+from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, Int64Array, SampleKey, Seeds
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import CPUSampler

@@ -24,7 +24,7 @@ from gnntrain.loading.batch import Batch
 from gnntrain.loading.build import LoaderBuilder
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel
-from gnntrain.run_store import prepare_store
+from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import Task
