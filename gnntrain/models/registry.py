@@ -110,7 +110,8 @@ def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel
             "Name the first argument of the entry point `schema`: it then gets the graph's "
             "types, and its model the arguments x_dict and edge_index_dict.",
         )
-    arguments, model = (schema if is_typed else inputs, out_channels), None
+    arguments: Any = schema if is_typed else inputs, out_channels
+    model = None
     try:
         inspect.signature(make).bind(*arguments, **options)
         if isinstance(make, type) and issubclass(make, HeteroGNN):  # its layers judge the options
