@@ -21,8 +21,8 @@ class BlockRGCNConv(plain.RGCNLayer, LinearConv):
                 f"model.num_bases={num_bases} excludes model.num_blocks={num_blocks}.",
                 "Set one of them to null.",
             )
-        edges = [edge for edge in types.edge_types if edge[0] not in types.one_hot]
-        widths = {edge[0]: types.in_channels[edge[0]] for edge in edges}
+        sources = {edge[0] for edge in types.edge_types if edge[0] not in types.one_hot}
+        widths = {t: width for t, width in types.in_channels.items() if t in sources}
         if num_bases is not None and len({*widths.values()}) > 1:
             raise UserError(
                 "model.num_bases shares matrices among all relations, but the widths differ: "
