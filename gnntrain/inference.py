@@ -63,11 +63,10 @@ def infer(
     config: Config | None = None,
     data: object = None,
     embed: bool = False,
-    scratch_dir: Path | None = None,
 ) -> Inferred:
     """Compute the outputs of a run's best model for every node, exactly: over all in-neighbours,
-    layer by layer, in chunks. Memory: a chunk, and two layers' activations, which go to disk beyond
-    `evaluation.memory_limit`.
+    layer by layer, in chunks. Memory: a chunk, and two layers' activations, which go to the run
+    directory beyond `evaluation.memory_limit`.
 
     Args:
         run_dir: The run: a directory, a name under `runs/`, or `latest`.
@@ -75,7 +74,6 @@ def infer(
             None: the run's own.
         data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
         embed: Keep the rows that enter the last layer, too.
-        scratch_dir: The folder for activations that do not fit in memory; None: the run directory.
 
     Returns:
         Predictions, probabilities, logits and ids, and the embeddings if asked for; on the CPU, a
@@ -84,8 +82,7 @@ def infer(
     Raises:
         UserError: The graph is missing, or does not fit the model.
     """
-    best = load_best(run_dir, config=config, scratch_dir=scratch_dir, data=data)
-    return best.infer(embed=embed)
+    return load_best(run_dir, config=config, data=data).infer(embed=embed)
 
 
 def load_best(

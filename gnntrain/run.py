@@ -25,7 +25,8 @@ import torch
 from gnntrain import run_store
 from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
 from gnntrain.data.graph import Graph
-from gnntrain.data.partitioned_graph import PartitionedGraph
+from gnntrain.data.partitioned_graph import Method, PartitionedGraph
+from gnntrain.data.store import StoredGraph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.devices import alone_in_process, gpus_here
@@ -48,8 +49,6 @@ from gnntrain.tasks.node_classification import positive_class
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 
 if TYPE_CHECKING:
-    from gnntrain.data.partitioned_graph import Method
-    from gnntrain.data.store import StoredGraph
     from gnntrain.distributed.rendezvous import Rendezvous
 
 _log = logging.getLogger("gnntrain")

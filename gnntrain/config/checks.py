@@ -31,7 +31,7 @@ _REGRESSION = {"task.type": "node_regression"}
 _TRITON = ("sampler.backend", "triton", "auto or numba")
 _PINNED = ("sampler.topology", "resident pinned", "auto or host")
 _PLACED = ("features.placement", "pinned sharded", "auto, resident, cached or memmap")
-_GRAPH = ("trainer.cuda_graph", "true", "false")
+_GRAPH = ("trainer.cuda_graph", "true", "auto or false")
 _TORCH = {"compute.kernels": "torch"}
 _BASIC, _OPTUNA = {"sweep=basic": "true"}, "sweep=optuna, since it has no effect"
 

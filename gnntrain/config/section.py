@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest, shown
 from gnntrain.config.types import JSON, flattened, plain
+from gnntrain.errors import UserError
 
 UNKNOWN = "no such key"
 GONE = ("features.hotness",)
@@ -75,13 +76,10 @@ class Section(pydantic.BaseModel, metaclass=_SectionType):
     if not TYPE_CHECKING:  # that it is frozen is known to type checkers
 
         def __setattr__(self, name: str, value: object) -> None:
-            if name.startswith("_"):
-                super().__setattr__(name, value)
-                return
-            expects = "no change: a configuration is frozen"
-            hint = f"make a changed copy: config.changed(section={{'{name}': {value!r}}})"
-            key = f"{type(self).__name__}.{name}"
-            raise ConfigError([Problem(key, shown(value), expects, hint)])
+            if not name.startswith("_"):
+                hint = f"Make a changed copy: config.changed(section={{'{name}': {value!r}}})."
+                raise UserError(f"{type(self).__name__}.{name}: a configuration is frozen.", hint)
+            super().__setattr__(name, value)
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, judged as those of a new section are.
