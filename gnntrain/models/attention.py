@@ -13,6 +13,7 @@ from torch import Tensor
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
+from gnntrain.compute.reference import by_head
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
 
@@ -56,12 +57,15 @@ def attend(
     return _attend(rows, *converted, (adds_loops, slope, dropout, block))
 
 
-def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
-    """What turns a softmax for each relation into one over all: factors of the relations' weights,
-    `[R, num_dst, H, 1]`, from each relation's second result of `attend` without extra loops."""
-    sums = torch.stack([*log_sums])
+def by_relation(attended: Sequence[tuple[Tensor, Tensor]], heads: int) -> Tensor:
+    """The rows of each relation by head, `[R, num_dst, H, C]`, by one softmax over all relations,
+    from the results of `attend` for each, without extra loops."""
+    rows = torch.stack([by_head(part, heads) for part, _ in attended])
+    if len(attended) == 1:
+        return rows
+    sums = torch.stack([log_sum for _, log_sum in attended])
     # Finite: −∞ for all relations would give not a number, and as its gradient.
-    return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0).unsqueeze(-1)
+    return rows * sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0).unsqueeze(-1)
 
 
 class _Attend(torch.autograd.Function):

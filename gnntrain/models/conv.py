@@ -167,20 +167,21 @@ class LinearConv(HeteroConv):
             outputs = super().on_hop(h, hop, of)
             return outputs if dropout is None else [drop(F.relu(rows), dropout) for rows in outputs]
         rows = [r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()]
-        parts = [self._sum(t, hop.into(t), [*h], hop.num_dst[t]) for t in of]
+        parts = [self._sum(t, hop.into(t), h, hop.num_dst[t]) for t in of]
         return [*agg.linear_sums(rows, parts, dropout)]
 
     def _sum(
-        self, node_type: NodeType, blocks: Blocks, inputs: Sequence[NodeType], num_dst: int
+        self, node_type: NodeType, blocks: Blocks, h: Mapping[NodeType, Any], num_dst: int
     ) -> agg.LinearSum:
-        weight, bias = self.root(node_type)
+        (weight, bias), inputs = self.root(node_type), [*h]
         own = agg.LinearTerm(inputs.index(node_type), weight, self.columns(node_type))
         terms = [] if weight is None else [own]
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
             total = self.total(block, weight.dtype)
-            kept = None  # compiled code must not change anything outside
-            if block.aggregates is not None and not torch.compiler.is_compiling():
+            kept, is_constant = None, isinstance(h[edge[0]], LazyFeatures)
+            # Compiled code must not change anything outside.
+            if is_constant and block.aggregates is not None and not torch.compiler.is_compiling():
                 kept = block.aggregates.setdefault(self, {})
             terms.append(agg.LinearTerm(source, weight, self.columns(edge), block, total, kept))
         return agg.LinearSum(terms, num_dst, bias)
@@ -202,7 +203,7 @@ class LinearConv(HeteroConv):
     def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         ((edge, block),) = blocks.items()
         if self.gives_layer:
-            part = self._sum(edge[2], blocks, [edge[2]], block.num_dst)
+            part = self._sum(edge[2], blocks, {edge[2]: sources[edge]}, block.num_dst)
             return agg.linear_sums([*sources.values()], [part])[0]
         rows = self.aggregated(sources[edge], block)
         return self.transform(rows, edge) if self.source(edge) is None else rows

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace  # noqa: F401  # the `schema` of an exported model
 from typing import Any, NamedTuple
 
@@ -258,12 +259,7 @@ class GATv2Layer(Heads, pyg.GATv2Conv):
 # types that they compute.
 
 
-def glorot_linear(before: int, after: int) -> nn.Module:
-    """A linear layer with Glorot-uniform weights and a bias of zeros."""
-    made: nn.Module = pyg.Linear(
-        before, after, weight_initializer="glorot", bias_initializer="zeros"
-    )
-    return made
+glorot_linear = partial(pyg.Linear, weight_initializer="glorot", bias_initializer="zeros")
 
 
 class HeteroSAGELayer(nn.Module):
@@ -532,6 +528,7 @@ def in_units(mean: float, std: float) -> Any:
 
     def hook(_module: Any, _inputs: Any, outputs: torch.Tensor) -> torch.Tensor:
         kind = torch.float32 if outputs.device.type == "mps" else torch.float64
-        return outputs.to(kind) * std + mean
+        both = torch.tensor([mean, std], dtype=kind, device=outputs.device)
+        return outputs.to(kind) * both[1] + both[0]
 
     return hook
