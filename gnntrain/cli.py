@@ -22,7 +22,7 @@ from gnntrain.commands.training import refuse_several
 from gnntrain.distributed.launchers import launched, requeues_itself
 from gnntrain.distributed.signals import install_handlers, on_forced_exit, requeue
 from gnntrain.errors import GnntrainError, UserError, exit_code, signal_of
-from gnntrain.failures import keep_traceback, sentence
+from gnntrain.failures import keep_traceback
 
 _ENDED = {
     128 + signal.SIGTERM: "terminated (SIGTERM)",
@@ -88,7 +88,9 @@ def _fail(error: Exception | KeyboardInterrupt) -> int:
         code = 128 + signal_of(error)
         text = _ENDED.get(code, "interrupted")
     else:
-        code, text = exit_code(error), sentence(error)
+        from gnntrain.plugins import told  # imported only for a failure
+
+        code, text = exit_code(error), told(error)
     if getattr(error, "is_told", False):
         return code
     run_dir = getattr(error, "run_dir", None)  # of the run or sweep

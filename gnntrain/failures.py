@@ -1,20 +1,9 @@
-"""The message of a failure, and the file of its traceback."""
+"""The file of a failure's traceback."""
 
 from __future__ import annotations
 
 import traceback
 from pathlib import Path
-
-from gnntrain.errors import GnntrainError
-
-
-def sentence(error: BaseException) -> str:
-    """The message of an error, in one line or a few."""
-    if isinstance(error, GnntrainError):
-        return error.message
-    from gnntrain.plugins import told  # imported only for a failure
-
-    return told(error)
 
 
 def keep_traceback(error: BaseException, run_dir: str | Path | None) -> Path | None:

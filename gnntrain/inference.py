@@ -14,7 +14,7 @@ import torch
 from gnntrain import run_store
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import select
-from gnntrain.config import Config, DatasetConfig, FilesConfig, from_dict, refuse_other_arguments
+from gnntrain.config import Config, DatasetConfig, FilesConfig, from_dict, refuse_other_config
 from gnntrain.data.dataset_warnings import edge_warnings
 from gnntrain.data.graph import EDGE, NODE, Graph, Int64Array, NodeType
 from gnntrain.data.store import StoredGraph
@@ -63,11 +63,10 @@ def infer(
     config: Config | None = None,
     data: object = None,
     embed: bool = False,
-    scratch_dir: Path | None = None,
 ) -> Inferred:
     """Compute the outputs of a run's best model for every node, exactly: over all in-neighbours,
-    layer by layer, in chunks. Memory: a chunk, and two layers' activations, which go to disk beyond
-    `evaluation.memory_limit`.
+    layer by layer, in chunks. Memory: a chunk, and two layers' activations, which go to the run
+    directory beyond `evaluation.memory_limit`.
 
     Args:
         run_dir: The run: a directory, a name under `runs/`, or `latest`.
@@ -75,7 +74,6 @@ def infer(
             None: the run's own.
         data: Another graph as an object, see `gnntrain.run.train`; it is prepared as the run's was.
         embed: Keep the rows that enter the last layer, too.
-        scratch_dir: The folder for activations that do not fit in memory; None: the run directory.
 
     Returns:
         Predictions, probabilities, logits and ids, and the embeddings if asked for; on the CPU, a
@@ -84,8 +82,7 @@ def infer(
     Raises:
         UserError: The graph is missing, or does not fit the model.
     """
-    best = load_best(run_dir, config=config, scratch_dir=scratch_dir, data=data)
-    return best.infer(embed=embed)
+    return load_best(run_dir, config=config, data=data).infer(embed=embed)
 
 
 def load_best(
@@ -104,7 +101,7 @@ def load_best(
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
     config = saved if config is None else config
-    refuse_other_arguments(config)
+    refuse_other_config(config)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
     weights = state["model"]

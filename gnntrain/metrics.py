@@ -51,28 +51,23 @@ missing. The value may be a tensor of one number; NaN: not defined for these tar
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """A metric of nodes that come in pieces, in bounded memory: by counts, which add up."""
-
-    of: Callable[[Tensor, Tensor], Tensor]  # a piece's, from outputs and targets as for `Compute`
-    value: Callable[[Tensor], float]  # the metric, from the sum over all pieces
-
-
-@dataclass(frozen=True, slots=True)
 class Metric:
     """A registered metric."""
 
     name: str  # as in `metrics.jsonl`
-    function: Compute
+    function: Callable[..., float]  # see `Compute`; where it has `counts`, of their sum
     higher_is_better: bool
     label_kinds: frozenset[str]
-    tally: Tally | None = None  # computes the same from pieces; None: it needs all outputs at once
+    # Of nodes that come in pieces, in bounded memory: from outputs and targets of a piece, counts
+    # that add up. None: it needs all outputs at once.
+    counts: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def compute(self, outputs: Tensor, targets: Tensor) -> float:
         """The value as Python's number, as JSON and checkpoints take it; a UserError where another
         package's code fails, or returns no number."""
+        inputs = (outputs, targets) if self.counts is None else (self.counts(outputs, targets),)
         try:
-            if isinstance(value := self.function(outputs, targets), str):
+            if isinstance(value := self.function(*inputs), str):
                 raise TypeError(f"it returned {value!r}")
             return float(value)
         except Exception as error:  # its code may raise any
@@ -123,11 +118,6 @@ def metric(
     return register
 
 
-def _tallied(name: str, label_kinds: Collection[str], tally: Tally) -> Metric:
-    compute = lambda outputs, targets: tally.value(tally.of(outputs, targets))  # noqa: E731
-    return Metric(name, compute, True, frozenset(label_kinds), tally)
-
-
 def get_metric(name: str) -> Metric:
     """The metric of this name; imports the package that offers it if necessary.
 
@@ -141,9 +131,9 @@ def get_metric(name: str) -> Metric:
     return _REGISTERED[name]
 
 
-def metric_names() -> tuple[str, ...]:
-    """Names of all metrics: the built-in ones, then those of installed packages; imports none. A
-    UserError where one of these has a built-in metric's name."""
+def metrics_for(kind: str) -> tuple[str, ...]:
+    """Names of the metrics that support this kind of labels: the built-in ones, then those of
+    installed packages, which it imports. A UserError where one has a built-in metric's name."""
     of_packages = plugin_names(METRICS)
     for name in set(of_packages) & set(BUILT_IN_METRICS):
         point = find_plugin(METRICS, name).value
@@ -151,12 +141,8 @@ def metric_names() -> tuple[str, ...]:
             f"The metric {name!r} of {point} has the name of a built-in metric.",
             "Give it another name, in its entry point and its decorator.",
         )
-    return *BUILT_IN_METRICS, *of_packages
-
-
-def metrics_for(kind: str) -> tuple[str, ...]:
-    """Names of the metrics that support this kind of labels, in the order of `metric_names`."""
-    return tuple(name for name in metric_names() if kind in get_metric(name).label_kinds)
+    names = (*BUILT_IN_METRICS, *of_packages)
+    return tuple(name for name in names if kind in get_metric(name).label_kinds)
 
 
 def outside_metrics(kind: str) -> tuple[str, ...]:
@@ -252,21 +238,20 @@ def _of_quantities(name: str, outputs: Tensor, targets: Tensor) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
+_ANY, _BINARY = frozenset(CLASS_KINDS), frozenset(["binary"])
 for _metric in (
     # Of several labels a node, the share of right flags.
-    _tallied("accuracy", CLASS_KINDS, Tally(_right_counts, lambda c: _share(*c))),
+    Metric("accuracy", lambda counts: _share(*counts), True, _ANY, _right_counts),
     *(
         Metric(name, partial(_ranked, name), True, frozenset(["binary", "multilabel"]))
         for name in RANKING_METRICS
     ),
     # Of one class a node, the accuracy.
-    _tallied(
-        "f1_micro", CLASS_KINDS, Tally(_class_counts, lambda c: _share(2 * c[0], c[1] + c[2]))
-    ),
-    _tallied("f1_macro", CLASS_KINDS, Tally(_class_counts, _f1_macro)),
-    _tallied("precision", ["binary"], Tally(_class_counts, lambda c: _share(c[0, 1], c[1, 1]))),
-    _tallied("recall", ["binary"], Tally(_class_counts, lambda c: _share(c[0, 1], c[2, 1]))),
-    _tallied("f1", ["binary"], Tally(_class_counts, lambda c: _share(2 * c[0, 1], c[1:, 1]))),
+    Metric("f1_micro", lambda c: _share(2 * c[0], c[1] + c[2]), True, _ANY, _class_counts),
+    Metric("f1_macro", _f1_macro, True, _ANY, _class_counts),
+    Metric("precision", lambda c: _share(c[0, 1], c[1, 1]), True, _BINARY, _class_counts),
+    Metric("recall", lambda c: _share(c[0, 1], c[2, 1]), True, _BINARY, _class_counts),
+    Metric("f1", lambda c: _share(2 * c[0, 1], c[1:, 1]), True, _BINARY, _class_counts),
     *(
         Metric(name, partial(_of_quantities, name), name == "r2", frozenset(["continuous"]))
         for name in ("r2", "rmse", "mae")
@@ -276,9 +261,8 @@ for _metric in (
 BUILT_IN_METRICS = tuple(_REGISTERED)
 
 
-def base_rate() -> Metric:
-    """The share of the positive class, beside which an average precision is read."""
-    return _tallied("base_rate", ["binary"], Tally(_class_counts, lambda c: _share(c[2, 1], c[2])))
+BASE_RATE = Metric("base_rate", lambda c: _share(c[2, 1], c[2]), True, _BINARY, _class_counts)
+"""The share of the positive class, beside which an average precision is read."""
 
 
 def top_metrics(k: int) -> list[Metric]:
@@ -299,6 +283,6 @@ def top_metrics(k: int) -> list[Metric]:
         return float(targets[is_above].sum() + among_equal) / divisor if divisor else math.nan
 
     return [
-        Metric(f"{name}@{k}", partial(share, name == "recall"), True, frozenset(["binary"]))
+        Metric(f"{name}@{k}", partial(share, name == "recall"), True, _BINARY)
         for name in ("precision", "recall")
     ]

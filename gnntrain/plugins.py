@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gnntrain import startup
-from gnntrain.errors import UserError
+from gnntrain.errors import GnntrainError, UserError
 
 DATASETS = "gnntrain.datasets"
 METRICS = "gnntrain.metrics"
@@ -62,13 +62,16 @@ def load_plugin(group: str, name: str) -> Any:
         return point.load()
     except Exception as error:  # a module's code may raise any
         raise UserError(
-            f"{name!r} ({point.value}, entry points {group}) cannot be imported: {told(error)}",
+            f"{name!r} ({point.value}, entry points {group}) cannot be used: {told(error)}",
             "install or repair the package that declares it",
         ) from error
 
 
 def told(error: BaseException) -> str:
-    """An exception's class and message, and the last place in a package's code it came through."""
+    """The message of an error of ours; of another its class, too, and the last place in a package's
+    code that it came through."""
+    if isinstance(error, GnntrainError):
+        return error.message
     text = f"{type(error).__name__}: {error}".strip().removesuffix(":")
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] in _packages:

@@ -1,7 +1,10 @@
 """One run from a configuration to its results: the functions behind the commands.
 
 The parent opens the store and makes the run directory; every rank reads the resolved
-configuration and builds its own loader, model and evaluator over the shared store.
+configuration and builds its own loader, model and evaluator over the shared store. Of several
+processes that a launcher has started, process 0 publishes the configuration; each machine opens or
+builds its own store, and process 0 compares the digests, makes the run directory and publishes the
+job. All of it is plain JSON.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,36 +22,34 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnntrain import joint_run
+from gnntrain import run_store
 from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
 from gnntrain.data.graph import Graph
+from gnntrain.data.partitioned_graph import Method, PartitionedGraph
+from gnntrain.data.store import StoredGraph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
 from gnntrain.devices import alone_in_process, gpus_here
 from gnntrain.distributed.launch import LaunchPlan, launch
+from gnntrain.distributed.launchers import launched, slurm_job
 from gnntrain.distributed.processes import stopping_servers
 from gnntrain.distributed.signals import on_forced_exit
-from gnntrain.errors import RunError, UserError, may_mend
+from gnntrain.errors import GnntrainError, RunError, UserError, may_mend
 from gnntrain.job import Job, error_text, status_of, summarize
-from gnntrain.joint_run import follow, joined_run, tell
 from gnntrain.limits import why_killed
 from gnntrain.metrics import outside_metrics
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.reporting.text import counted
-from gnntrain.run_store import is_object, object_dataset, open_graph, prepare_store, record_of
+from gnntrain.run_store import prepare_store as prepare_store
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck import kernel_choice
 from gnntrain.tasks.node_classification import positive_class
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 
 if TYPE_CHECKING:
-    from gnntrain.data.partitioned_graph import Method, PartitionedGraph
-    from gnntrain.data.store import StoredGraph
     from gnntrain.distributed.rendezvous import Rendezvous
-
-__all__ = ["evaluate", "follow", "partition", "prepare", "prepare_store", "resume", "train"]
 
 _log = logging.getLogger("gnntrain")
 _numbers = itertools.count(1)  # of the runs that this process has begun
@@ -82,24 +84,24 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    checks.refuse_other_arguments(config, overrides)
+    checks.refuse_other_config(config)
     shown = listener or progress
     # The process of a command, or of a sweep's worker, keeps its servers.
     servers = stopping_servers() if place is None and listener is None else contextlib.nullcontext()
-    with joined_run() as rendezvous, servers:
+    with _joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous, data)
         torchrun_job = None if rendezvous is None else rendezvous.job_name()
-        jobs = joint_run.job_names(torchrun_job, next(_numbers))
+        jobs = job_names(torchrun_job, next(_numbers))
         if data is not None:
             # Validated as a whole: task.type affects the data set's keys.
-            config = config.changed(dataset=object_dataset(config.dataset))
+            config = config.changed(dataset=run_store.object_dataset(config.dataset))
         if place is None:
             names = config.run.dir, config.run.name
             folder = rundir.planned_run(*names, config.dataset.name, config.model.name)
             place = RunPlace(Path(folder), names == (None, None))
         keys = config.run.if_exists, overrides, None if place.is_made_up else place.path
-        begun = joint_run.begun_run(*keys, jobs, is_launched=rendezvous is not None)
+        begun = begun_run(*keys, jobs, is_launched=rendezvous is not None)
         if begun is None:
             return _run(config, place, overrides, shown, rendezvous, data, jobs)
         # The same command goes on with the run that it has begun; a completed one stays as it is.
@@ -114,16 +116,11 @@ def train(
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
             _log.warning("The run %s has completed: nothing is left to train.", begun.shown)
             summary = {"run": str(begun.path), **summary}
-            tell(rendezvous, "config", None)
-            tell(rendezvous, "summary", summary)
+            _tell(rendezvous, "config", None)
+            _tell(rendezvous, "summary", summary)
             return summary
         _log.warning("The run %s is there, and goes on.", begun.shown)
         return _run(config, begun, (), shown, rendezvous, data)
-
-
-def saved_config(run_dir: str | Path) -> dict[str, Any]:
-    """The resolved configuration of a run, plain data."""
-    return RunDirectory.open(run_dir).config()
 
 
 @alone_in_process()
@@ -149,9 +146,8 @@ def resume(
         ConfigError: A key would make another run of it; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    checks.refuse_other_arguments(Config() if config is None else config, overrides)
     servers = stopping_servers() if listener is None else contextlib.nullcontext()
-    with joined_run() as rendezvous, servers:
+    with _joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
             return follow(rendezvous)
         run = RunDirectory.open(run_dir)
@@ -159,11 +155,12 @@ def resume(
         if config is None:
             config = saved
         else:  # the run keeps its place and its graph where `config` names no other
+            checks.refuse_other_config(config)
             dataset, keys = config.dataset, config.run
             if dataset == Config(task=config.task).dataset:
                 dataset = saved.dataset
-            elif is_object(dataset) and is_object(saved.dataset):
-                dataset = object_dataset(dataset)
+            elif run_store.is_object(dataset) and run_store.is_object(saved.dataset):
+                dataset = run_store.object_dataset(dataset)
             keys = saved.run if keys.dir is None and keys.name is None else keys
             config = config.model_copy(update={"dataset": dataset, "run": keys})
             if changed := checks.changed_meaning(saved, config):
@@ -188,7 +185,7 @@ def _run(
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()
     known = None if record is None else asdict(record)
-    tell(rendezvous, "config", {"config": config.to_dict(), "store": known})
+    _tell(rendezvous, "config", {"config": config.to_dict(), "store": known})
     plan = LaunchPlan.of(config, rendezvous)
     checkpoint: Path | None = None
     with contextlib.ExitStack() as stack:
@@ -207,14 +204,14 @@ def _run(
             from gnntrain.compute.compiling import compile_kernels_beside
 
             compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
-        opened = open_graph(config, record, plan=plan, data=data)
+        opened = run_store.open_graph(config, record, plan=plan, data=data)
         if begun is None:
             refuse_untrainable(config, opened.store, plan.num_trainers)
             if config.trainer.init_from is not None:
                 from gnntrain.init_from import resolved_source  # imports all models
 
                 config = resolved_source(config, opened.store)
-        joint_run.compare_stores(opened, rendezvous)
+        compare_stores(opened, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
         if isinstance(place, RunDirectory):
             run = place
@@ -285,7 +282,7 @@ def _train(
         except RunError as failure:  # a full disk must not hide the run's own error
             _log.warning("%s", failure.message)
 
-    run.write("store.json", asdict(record_of(graph)))
+    run.write("store.json", asdict(run_store.record_of(graph)))
     # What a launcher has started, it starts again.
     restarts_left = job.config.trainer.max_restarts if rendezvous is None else 0
     in_process = restarts_left == 0  # a rank that is started again needs a process outliving it
@@ -294,7 +291,7 @@ def _train(
         try:
             own = {"run": str(job.run), "started": job.started}
             own["checkpoint"] = job.checkpoint and str(job.checkpoint)
-            tell(rendezvous, "job", own)
+            _tell(rendezvous, "job", own)
             while True:
                 try:
                     worker, logs = "gnntrain.worker:train_rank", run.path / "logs"
@@ -320,7 +317,7 @@ def _train(
             close(error)
             raise
     summary = {"run": str(run.path), **(run.summary() or {})}
-    tell(rendezvous, "summary", summary)
+    _tell(rendezvous, "summary", summary)
     return summary
 
 
@@ -442,3 +439,119 @@ def refuse_untrainable(config: Config, graph: Graph, world_size: int) -> None:
             f"{global_batch} a step over all ranks.",
             "Lower trainer.batch_size, or set trainer.drop_last=false.",
         )
+
+
+def job_names(torchrun_job: str | None = None, number: int = 1) -> dict[str, str]:
+    """The names that launchers give this job, which it keeps when it is started again: of the run
+    of this number, from 1, in this process. Ranks of a torchrun keep theirs in its store."""
+    skypilot, suffix = os.environ.get("SKYPILOT_TASK_ID"), "" if number == 1 else f"/{number}"
+    names = {"slurm": slurm_job(), "skypilot": skypilot, "torchrun": torchrun_job}
+    return {launcher: name + suffix for launcher, name in names.items() if name}
+
+
+def begun_run(
+    if_exists: str,
+    overrides: Sequence[str],
+    named: Path | None,
+    jobs: Mapping[str, str],
+    *,
+    is_launched: bool,
+) -> RunDirectory | None:
+    """The run that the command goes on with: the one in the directory that it names (`named`); else
+    the newest under `runs` that the same command has begun and whose `env.json` has one of the
+    job's names, `jobs`. None: this command begins one."""
+    # Of the job's names those of launchers that have started it before, or may have: SLURM counts,
+    # SkyPilot does not, and torchrun's count differs between machines.
+    is_requeued = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    again = {name: job for name, job in jobs.items() if name != "slurm" or is_requeued}
+    if if_exists == "error":
+        return None
+    if named is not None:
+        # Kubernetes starts the same command again and does not say so.
+        is_job = is_launched or bool(again) or "KUBERNETES_SERVICE_HOST" in os.environ
+        goes_on = (if_exists == "resume" or is_job) and rundir.is_run(named)
+        return RunDirectory(named.absolute()) if goes_on else None
+    for path in rundir.newest_runs(rundir.RUNS) if again else ():
+        run = RunDirectory(path.absolute())
+        is_same = rundir.is_run(path) and run.overrides() == list(overrides)
+        begun_by = (run.read("env.json") or {}).get("jobs")
+        if is_same and isinstance(begun_by, dict) and again.items() & begun_by.items():
+            return run
+    return None
+
+
+def _joined_run() -> contextlib.AbstractContextManager[Rendezvous | None]:
+    """The meeting with the other processes that a launcher has started; None: there are none."""
+    if launched() is None:
+        return contextlib.nullcontext()
+    from gnntrain.distributed.rendezvous import meeting  # most runs have one process
+
+    return meeting()
+
+
+def compare_stores(opened: run_store.OpenedGraph, rendezvous: Rendezvous | None) -> None:
+    """Wait until every machine has opened the store of the run. A UserError where that of a machine
+    is another graph, or is in other parts."""
+    if rendezvous is None:
+        return
+    stores = rendezvous.gather("stores", _plain(opened))
+    for info, store in zip(rendezvous.processes, stores, strict=True):
+        for key, what in (("digest", "graph"), ("partition", "partition")):
+            if store is not None and store[key] != stores[0][key]:
+                raise UserError(
+                    f"The data set is another {what} on the machine {info.host} ({store['path']}) "
+                    f"than on that of rank 0 ({stores[0]['path']}).",
+                    "Copy the same raw files, or the parts of one partition, to all machines.",
+                )
+
+
+def _tell(rendezvous: Rendezvous | None, key: str, value: Any) -> None:
+    """Publish plain data to the other processes: the `config` (None: nothing is to be trained),
+    then the `job`, of which they know the rest, and at the end the `summary`, which they return."""
+    if rendezvous is not None:
+        rendezvous.publish(key, value)
+
+
+def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
+    """Take part in the run that process 0 leads, with `data` as for `gnntrain.run.train`; return
+    its summary."""
+    # Process 0 alone speaks: warnings of this one go to its rank's log.
+    logging.captureWarnings(True)
+    for name in ("gnntrain", "py.warnings"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    summary: dict[str, Any]
+    if (published := rendezvous.wait_for("config")) is None:
+        summary = rendezvous.wait_for("summary")
+        return summary
+    config = from_dict(published["config"], saved=True)
+    plan = LaunchPlan.of(config, rendezvous)
+    opened: run_store.OpenedGraph | None = None
+    if rendezvous.is_machine_main:
+        record = published["store"] and rundir.StoreRecord(**published["store"])
+        try:
+            opened = run_store.open_graph(config, record, data=data)
+        except GnntrainError as error:  # process 0 tells it
+            error.message = f"On {rendezvous.hosts[rendezvous.machine]}: {error.message}"
+            raise
+    stores = rendezvous.gather("stores", opened and _plain(opened))
+    store = stores[rendezvous.machines.index(rendezvous.machine)]
+    kernels = kernel_choice(config, plan.device, rendezvous)
+    job = rendezvous.wait_for("job")
+    graph = Path(store["path"]), store["reason"], store["seconds"]
+    checkpoint = job["checkpoint"] and Path(job["checkpoint"])
+    own = Job(config, *graph, Path(job["run"]), job["started"], kernels, checkpoint)
+    launch("gnntrain.worker:train_rank", own, plan, rendezvous=rendezvous)
+    summary = rendezvous.wait_for("summary")
+    return summary
+
+
+def _plain(opened: run_store.OpenedGraph) -> dict[str, Any]:
+    store = opened.store
+    record = run_store.record_of(store)
+    return {
+        "path": record.path,
+        "digest": record.digest,
+        "partition": store.meta.digest if isinstance(store, PartitionedGraph) else None,
+        "reason": opened.reason,
+        "seconds": opened.seconds,
+    }

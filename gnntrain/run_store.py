@@ -238,10 +238,10 @@ def recorded_store(record: StoreRecord | None) -> StoredGraph | None:
     return None
 
 
-class OpenedParts(NamedTuple):
-    """As `OpenedStore`, for a graph in parts, of which none is open here."""
+class OpenedGraph(NamedTuple):
+    """As `OpenedStore`; of a graph in parts none is open here."""
 
-    store: PartitionedGraph
+    store: StoredGraph | PartitionedGraph
     reason: str
     seconds: float
 
@@ -281,7 +281,7 @@ def open_graph(
     *,
     plan: LaunchPlan | None = None,
     data: object = None,
-) -> OpenedStore | OpenedParts:
+) -> OpenedGraph:
     """Open what a run trains on: the data set's store, built if necessary, or its parts, which the
     machines or servers of the `plan` share out equally.
 
@@ -289,7 +289,8 @@ def open_graph(
         UserError: As `open_run_store`; or the parts are missing, another graph's, or too few.
     """
     if config.distributed.graph != "partitioned":
-        return open_run_store(record, config.dataset, data=data)
+        opened = open_run_store(record, config.dataset, data=data)
+        return OpenedGraph(opened.store, opened.reason, opened.seconds)
     if data is not None:
         told = "data is given, and so is distributed.parts: these are two graphs."
         raise UserError(told, "Leave one of them out.")
@@ -321,7 +322,7 @@ def open_graph(
             f"Make as many parts as {kind}s with gnntrain partition --parts {holders}, or a "
             "multiple.",
         )
-    return OpenedParts(parts, f"{parts.num_parts} parts", time.perf_counter() - begin)
+    return OpenedGraph(parts, f"{parts.num_parts} parts", time.perf_counter() - begin)
 
 
 def _without_places(identity: JSON) -> JSON:

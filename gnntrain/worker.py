@@ -127,6 +127,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
                 counted(servers, "server") if servers else "",
                 "" if job.kernels == CPU_KERNELS else str(job.kernels),
+                "steps replayed as a CUDA graph" if trainer.loader.records_steps else "",
                 "" if on_gpu else product_note(config.trainer.precision),
             ]
             sampler, begun_with = "full graph", ""

@@ -36,7 +36,7 @@ FLOORS = [
     ["selfcheck"],
     ["build", "job", "run_store"],
     ["init_from"],
-    ["worker", "failures", "inference", "joint_run"],
+    ["worker", "failures", "inference"],
     ["run", "results", "report"],
     ["preloaded"],
     ["inventory"],

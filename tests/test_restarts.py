@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from gnntrain.joint_run import begun_run, job_names
+from gnntrain.run import begun_run, job_names
 
 
 @pytest.fixture
@@ -32,8 +34,9 @@ def found(
     is_launched: bool = False,
     if_exists: str = "auto",
 ) -> Path | None:
-    jobs = job_names(torchrun_job, environ=environ)
-    run = begun_run(if_exists, overrides, named, jobs, is_launched=is_launched, environ=environ)
+    with mock.patch.dict(os.environ, environ, clear=True):
+        jobs = job_names(torchrun_job)
+        run = begun_run(if_exists, overrides, named, jobs, is_launched=is_launched)
     return None if run is None else run.path
 
 
@@ -69,7 +72,8 @@ def test_ranks_that_torchrun_starts_again_find_their_run(runs: Path) -> None:
 
 
 def test_the_second_run_of_a_program_is_not_taken_for_its_first() -> None:
-    names = [job_names("abc", number, REQUEUED) for number in (1, 2)]
+    with mock.patch.dict(os.environ, REQUEUED, clear=True):
+        names = [job_names("abc", number) for number in (1, 2)]
     assert names[0] == {"slurm": "17", "torchrun": "abc"}
     assert not names[0].items() & names[1].items()
 

@@ -159,15 +159,11 @@ class _Stderr:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the run directory that Hydra made, if nothing but Hydra's own files was written; below
-    the current directory those around it too."""
-    own = HydraConfig.get()
-    here, inner = Path(own.runtime.cwd), folder / (own.output_subdir or "")
-    around = [path for path in folder.parents if here in path.parents]
+    """Remove the run directory that Hydra made, if nothing was written into it; below the current
+    directory those around it too."""
+    here = Path(HydraConfig.get().runtime.cwd)
     with contextlib.suppress(OSError):  # until one is not empty
-        if own.output_subdir and {path.name for path in folder.glob("*")} == {own.output_subdir}:
-            for name in ("config.yaml", "hydra.yaml", "overrides.yaml"):
-                (inner / name).unlink(missing_ok=True)
-        for path in dict.fromkeys((inner, folder, *around)):
-            if path.exists():
+        folder.rmdir()
+        for path in folder.parents:
+            if here in path.parents:
                 path.rmdir()

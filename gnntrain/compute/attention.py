@@ -149,7 +149,8 @@ class AttentionBackward(Operator):
         mean = by_head(exact * self.out, heads).sum(-1)
         mean = mean if self.log_grad is None else mean - self.log_grad
         products = call.pair_scores(self.rows[:, :width], grad, None, heads, 0.0, *self.edges)
-        by_edge = torch.addcmul(weight * products, alpha, mean.index_select(0, dst), value=-1)
+        means = reference.selected_rows(mean, dst)
+        by_edge = torch.addcmul(weight * products, alpha, means, value=-1)
         by_loop = alpha[:0]
         own = slice(offset, offset + num_dst)
         if self.loop_alpha is not None and self.loop_weight is not None:

@@ -24,7 +24,7 @@ LOAD_BYTES = 16
 # time, and sums need no shared memory.
 _WARP_TILE, _MANY_WARPS = 512, 4
 _FEW_EDGES, _MOST_EDGES = 16, 64
-_MAX_BLOCK = 128
+_MAX_BLOCK = 256
 
 # Edges of a long row that a program sums: A row of a million edges has 4,000 chunks to add up.
 CHUNK_EDGES = 256
@@ -53,7 +53,7 @@ def launch(
         operator: Whose fields are the kernel's arguments of the same names.
         result: What it writes to.
         width: Columns of the rows that it reads, of all heads.
-        heads: Heads, each of which has programs of its own.
+        heads: Heads, each of which has programs of its own (but not for sums).
         programs: For each block of columns; None: one a row of the result or, for a kernel without
             edges, a tile of rows.
         more: Further arguments, or others than the operator's.
@@ -77,7 +77,7 @@ def launch(
     known = {**vars(operator), **more, "result": result}
     given = {key: _plain(known[key]) for key in kernel.arg_names if key in known}
     features, edges = known.get("features"), known.get("edges", known.get("total"))
-    part = width // heads
+    part, groups = (width, 1) if name == "reduce_rows" else (width // heads, heads)
     block = 1 << max(0, part - 1).bit_length()
     block = block if name == "pair_scores" else min(_MAX_BLOCK, block)
     warps, rows = _MANY_WARPS, _MOST_EDGES
@@ -91,7 +91,7 @@ def launch(
         nodes = features.nodes if features.is_plain else features.addresses()
         given["features"] = kernels.Rows(features.rows, nodes)
     given["K"] = kernels.Constants(width, heads, rows, block, number, **more)
-    grid = -(-programs // rows) if edges is None else programs, -(-part // block), heads
+    grid = -(-programs // rows) if edges is None else programs, -(-part // block), groups
     with torch.cuda.device_of(result):  # type: ignore[no-untyped-call]  # torch has no types here
         kernel[grid](**given, num_warps=warps, enable_fp_fusion=True)
 

@@ -19,6 +19,7 @@ from gnntrain.compute.operator import Operator, Sum
 from gnntrain.compute.products import product_type
 
 _STEPS = 1 << 16  # of dropout's probability
+_SUMS = 64  # of a column
 
 
 class AggregateLinear(Operator):
@@ -55,9 +56,13 @@ class AggregateLinear(Operator):
         if inputs is None:
             given = *self.features.arguments(), *self.total
             inputs = aggregate(*given, self.root, self.weight.dtype)
-        out = torch.addmm(self.bias, inputs, self.weight.t())
-        if self.dropout is not None:
-            out = F.dropout(out.relu_(), self.dropout)
+        product = self.bias, inputs, self.weight.t()
+        if self.dropout is None:
+            out = torch.addmm(*product)
+        elif inputs.is_cuda:  # ReLU is a part of the product
+            out = F.dropout(torch._addmm_activation(*product), self.dropout)
+        else:
+            out = F.dropout(torch.addmm(*product).relu_(), self.dropout)
         return out, inputs if self.keep else inputs.new_empty(0, inputs.shape[1])
 
     def cpu(self) -> tuple[Tensor, Tensor]:
@@ -136,7 +141,11 @@ class AggregateLinearBackward(Operator):
         if self.needs_inputs:
             grad_inputs = torch.addmm(inputs, grad, weight, **scaled)
         grad_weight = torch.addmm(weight, grad.t(), inputs, **scaled).to(self.dtype)
-        return grad_inputs, grad_weight, grad.sum(0, dtype=self.dtype).mul_(factor)
+        # A few sums of many rows each: torch's kernel for GPUs needs many columns to be fast.
+        rest = len(grad) % _SUMS
+        sums = grad[rest:].reshape(-1, _SUMS * grad.shape[1]).sum(0, dtype=self.dtype)
+        bias_sums = torch.cat([grad[:rest].to(self.dtype), sums.view(_SUMS, -1)])
+        return grad_inputs, grad_weight, bias_sums.sum(0).mul_(factor)
 
     def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
         grad, weight, inputs, out = self.grad.contiguous(), self.weight, self.inputs, self.out

@@ -21,6 +21,8 @@ from gnntrain.compute.features import LazyFeatures
 MAX_CHUNK_ELEMENTS = 2**22
 # The same for edges × some features: of few columns each cache line would be read several times.
 MAX_COLUMN_ELEMENTS = 2**24
+# Columns that are selected one by one on a GPU.
+MAX_SINGLE_COLUMNS = 16
 
 
 def rows_at(features: LazyFeatures, places: Tensor) -> Tensor:
@@ -97,4 +99,11 @@ def exact_type(*dtypes: torch.dtype) -> torch.dtype:
 
 def end_sums(left: Tensor, right: Tensor, src: Tensor, dst: Tensor, dtype: torch.dtype) -> Tensor:
     """left[src] + right[dst] for every edge."""
-    return left.index_select(0, src).to(dtype).add_(right.index_select(0, dst))
+    return selected_rows(left, src).to(dtype).add_(selected_rows(right, dst))
+
+
+def selected_rows(rows: Tensor, index: Tensor) -> Tensor:
+    """rows[index]. Of a few columns one by one: torch's kernel for GPUs takes a block for a row."""
+    if rows.is_cuda and rows.shape[1] <= MAX_SINGLE_COLUMNS:
+        return rows.t().contiguous().index_select(1, index).t()
+    return rows.index_select(0, index)

@@ -5,10 +5,10 @@ keep their tensors alone. Any of these may be None. Constants and None are known
 cost nothing; a constant width allows vector loads. Numbers that change from batch to batch are not
 specialised on: Triton would compile again when one is 1 or a multiple of 16.
 
-A program takes one row of the result, the columns of one head and `BLOCK` of these, and walks over
-the row's edges `ROWS` at a time, so that their loads overlap. Each lane of the tile `[ROWS, BLOCK]`
-keeps a result of its own, and these are combined once, after the last edge. They are of the type
-`TOTAL`: float32, or float64 for float64 rows.
+A program takes one row of the result and `BLOCK` of its columns (of scores: of one head's), and
+walks over the row's edges `ROWS` at a time, so that their loads overlap. Each lane of the tile
+`[ROWS, BLOCK]` keeps a result of its own, and these are combined once, after the last edge. They
+are of the type `TOTAL`: float32, or float64 for float64 rows.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def reduce_rows(
         num_loops: So many destinations, the first that are sources, have a loop, or add the second
             half of their row.
     """
-    head, columns, is_column = columns_of(K)
+    columns = tl.program_id(1) * K.BLOCK + tl.arange(0, K.BLOCK)
+    is_column = columns < K.WIDTH
+    head = columns // (K.WIDTH // K.HEADS) if K.HEADS > 1 else tl.arange(0, 1)
     if OF_CHUNKS:
         v, first, last = chunk_of(total.indptr, num_rows, CHUNK)
     else:
@@ -165,15 +167,17 @@ def reduce_rows(
         source = tl.load(total.indices + edge, mask=is_edge, other=0)
         if skip_own:
             is_edge = is_edge & (source != own)
-        weight = tl.full([K.ROWS], 1, K.TOTAL)
+        weight = tl.full([K.ROWS, 1], 1, K.TOTAL)
         if total.source_scale is not None:
-            weight *= tl.load(total.source_scale + source, mask=is_edge, other=0).to(K.TOTAL)
+            scale = tl.load(total.source_scale + source, mask=is_edge, other=0)
+            weight *= scale.to(K.TOTAL)[:, None]
         if total.edge_weight is not None:
             if total.edge_ids is not None:
                 edge = tl.load(total.edge_ids + edge, mask=is_edge, other=0)
-            at = edge.to(tl.int64) * K.HEADS + head
-            weight *= tl.load(total.edge_weight + at, mask=is_edge, other=0).to(K.TOTAL)
-        totals += weight[:, None] * load_rows(features, source, is_edge, columns, is_column, K)
+            at = edge.to(tl.int64)[:, None] * K.HEADS + head[None, :]
+            mask = is_edge[:, None] & (head < K.HEADS)[None, :]
+            weight = weight * tl.load(total.edge_weight + at, mask=mask, other=0).to(K.TOTAL)
+        totals += weight * load_rows(features, source, is_edge, columns, is_column, K)
     sums = tl.sum(totals, axis=0)
     if total.scale is not None:
         sums *= tl.load(total.scale + v).to(K.TOTAL)
@@ -183,8 +187,10 @@ def reduce_rows(
     has_loop = (number >= 0) & (number < num_loops) & (one == 0)
     if total.loop is not None:
         row = load_rows(features, own + one, has_loop, columns, is_column, K)
-        factor = tl.load(total.loop + number * K.HEADS + head + one, mask=has_loop, other=0)
-        sums += tl.sum(factor.to(K.TOTAL)[:, None] * row, axis=0)
+        mask = has_loop[:, None] & (head < K.HEADS)[None, :]
+        factor_at = number * K.HEADS + head[None, :] + one[:, None]
+        factor = tl.load(total.loop + factor_at, mask=mask, other=0)
+        sums += tl.sum(factor.to(K.TOTAL) * row, axis=0)
     if root == "added":
         row = load_rows(features, own + one, has_loop, columns + K.WIDTH, is_column, K)
         sums += tl.sum(row, axis=0)

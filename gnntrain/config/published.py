@@ -28,16 +28,11 @@ class Published:
 
     size: GraphSize  # as PyG's documentation or OGB's web site gives it
     class_name: str | None = None  # in `torch_geometric.datasets`: names and fetches the raw files
-    name: str | None = None  # the class's argument `name`, if it has one
+    name: str | None = None  # the class's second argument, if it has one
     defaults: Mapping[str, object] = field(default_factory=dict)  # of keys, where they differ
     splits: Sequence[int] = (0,)  # of `dataset.split`; empty: any, they are drawn at random
     edges_once: bool = False  # the source counts an edge once that is stored in both directions
     builder: str = "gnntrain.data.pyg_data:PyGBuilder"  # it is imported when it is used
-
-    @property
-    def arguments(self) -> dict[str, str]:
-        """Further arguments of the class, beside the folder."""
-        return {} if self.name is None else {"name": self.name}
 
 
 # Bags of words, whose lengths say nothing (Kipf & Welling, 2017).

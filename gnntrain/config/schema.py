@@ -334,8 +334,9 @@ class TrainerConfig(Section):
     """Products of float32 matrices on a GPU: exact, or (high) by tensor cores, which read TF32."""
     compile: bool = False
     """Compile the model with torch.compile."""
-    cuda_graph: bool = False
-    """Record a step once as a CUDA graph, from the sampler to the optimiser, and replay it."""
+    cuda_graph: Literal["auto"] | bool = "auto"
+    """Record a step once as a CUDA graph, from the sampler to the optimiser, and replay it; auto:
+    where one GPU draws and reads all that a step needs."""
     patience: types.ZeroOrMore = 0
     """Evaluations without a better validation metric after which training stops; 0: never."""
     eval_every: types.OneOrMore = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import pydantic
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, nearest, shown
 from gnntrain.config.types import JSON, flattened, plain
+from gnntrain.errors import UserError
 
 UNKNOWN = "no such key"
 GONE = ("features.hotness",)
@@ -75,13 +76,10 @@ class Section(pydantic.BaseModel, metaclass=_SectionType):
     if not TYPE_CHECKING:  # that it is frozen is known to type checkers
 
         def __setattr__(self, name: str, value: object) -> None:
-            if name.startswith("_"):
-                super().__setattr__(name, value)
-                return
-            expects = "no change: a configuration is frozen"
-            hint = f"make a changed copy: config.changed(section={{'{name}': {value!r}}})"
-            key = f"{type(self).__name__}.{name}"
-            raise ConfigError([Problem(key, shown(value), expects, hint)])
+            if not name.startswith("_"):
+                hint = f"Make a changed copy: config.changed(section={{'{name}': {value!r}}})."
+                raise UserError(f"{type(self).__name__}.{name}: a configuration is frozen.", hint)
+            super().__setattr__(name, value)
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, judged as those of a new section are.
@@ -149,16 +147,6 @@ def base_class(owner: type[Section], key: str) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def _keys(kind: type[Section], raw: JSON) -> Iterator[str]:
-    """Every dotted key of a section and those in it, by the names that `raw` chooses."""
-    for key in kind.model_fields:
-        yield key
-        if (base := base_class(kind, key)) is not None:
-            given = raw.get(key)
-            section = base.class_for(given if isinstance(given, Mapping) else {})
-            yield from (f"{key}.{name}" for name in section.model_fields)
-
-
 def _meant(path: str, kind: type[Section], raw: JSON) -> str | None:
     """A hint at the key that was meant: whose key it is, its section, or its spelling."""
     section, _, key = path.rpartition(".")
@@ -169,7 +157,13 @@ def _meant(path: str, kind: type[Section], raw: JSON) -> str | None:
         if owners:
             few = "|".join(owners[:3]) + "|..." * (len(owners) > 3)
             return f"a key of {section}={few}"
-    known = [*["experiment"] * bool(kind.named), *_keys(kind, raw)]
+    # Every dotted key of the section and those in it, by the names that `raw` chooses.
+    known = [*["experiment"] * bool(kind.named), *kind.model_fields]
+    for name in kind.model_fields:
+        if (part := base_class(kind, name)) is not None:
+            given = raw.get(name)
+            chosen = part.class_for(given if isinstance(given, Mapping) else {})
+            known += [f"{name}.{one}" for one in chosen.model_fields]
     if same := [one for one in known if one.endswith(f".{key}")]:
         return f"did you mean {' or '.join(same[:3])}?"
     siblings = [one for one in known if not section or one.rpartition(".")[0] == section]

@@ -47,8 +47,8 @@ class PyGBuilder(PublishedBuilder):
         # The files of a class of several graphs lie in a folder for each, called by its name.
         own = class_name = str(self.published.class_name)
         places = [f"{own}/raw", f"{self.dataset}/raw", "raw", own, ""]
-        if "name" in self.published.arguments:
-            own = self.published.arguments["name"]
+        if self.published.name is not None:
+            own = self.published.name
             inner = f"{class_name.removesuffix('GraphDataset').lower()}/{own}"
             places = [f"{inner}/raw", f"{own}/raw", f"{self.dataset}/raw", "raw", inner, own, ""]
         strangers = _GRAPH_SAINT - {own} if own in _GRAPH_SAINT else frozenset()
@@ -85,7 +85,7 @@ class PyGBuilder(PublishedBuilder):
                     target.write_bytes(content)  # a copy: PyG reads the checked bytes
                 else:
                     target.symlink_to(source)
-            data = made_by(root, **self.published.arguments)[0]
+            data = made_by(root, *filter(None, [self.published.name]))[0]
         graph = from_pyg(data, self.dataset, split=self.split)
         # Of what was read, the split alone is news to the user of a published data set.
         graph.summary = DataSummary(split=(graph.summary or DataSummary()).split)
@@ -114,7 +114,7 @@ def _raw_files(
         raise _Known
 
     with contextlib.suppress(_Known):
-        type(base.__name__, (base,), {"download": stop})(str(root), **published.arguments)
+        type(base.__name__, (base,), {"download": stop})(str(root), *filter(None, [published.name]))
     return answers[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from gnntrain import devices
 from gnntrain.compute.features import as_tensor
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
+from gnntrain.config.checks import contradictions
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -43,6 +44,9 @@ from gnntrain.sampling.remote import RemoteSampler
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
+
+MOST_PADDED_EDGES = 2**22
+"""Edges of a batch of the largest size beyond which padding may cost more than launches."""
 
 
 class LoaderBuilder:
@@ -148,7 +152,7 @@ class LoaderBuilder:
         """Mini-batches of the training seeds, or the full graph.
 
         Raises:
-            UserError: `trainer.cuda_graph` is set, but the GPU cannot read edges or features.
+            UserError: `trainer.cuda_graph=true`, but the GPU cannot read edges or features.
         """
         if self._is_full:
             return self.whole_graph_loader(self._plan)
@@ -161,13 +165,32 @@ class LoaderBuilder:
             }
         loader = self.loader(self._plan, self._config.sampler.fan_outs, features)
         waits = any(source.waits for source in features.values())
-        if self._config.trainer.cuda_graph and (not self.samples_on_gpu or waits):
-            why = "; ".join(self.why_placed)
-            raise UserError(
-                f"trainer.cuda_graph needs edges and features where the GPU reads them: {why}.",
-                "Leave it out, or store the features in half: dataset.feature_dtype=bfloat16.",
-            )
+        loader.records_steps = self._records_steps(loader.sampler, waits=waits)
         return loader
+
+    def _records_steps(self, sampler: Any, *, waits: bool) -> bool:
+        """What `trainer.cuda_graph` comes to; `waits`: the host reads features for the GPU."""
+        wanted, context = self._config.trainer.cuda_graph, self._context
+        can_record = hasattr(sampler, "sample_padded") and not waits
+        if wanted != "auto":
+            if wanted and not can_record:
+                why = "; ".join(self.why_placed)
+                raise UserError(
+                    f"trainer.cuda_graph needs edges and features where the GPU reads them: {why}.",
+                    "Leave it out, or store the features in half: dataset.feature_dtype=bfloat16.",
+                )
+            return wanted
+        is_one = context.world_size == 1 and context.device.type == "cuda"
+        is_ours = not self._needs.edge_index and not self.kernels.replaced
+        if not (can_record and is_one and is_ours and torch.version.cuda):
+            return False
+        trainer = self._config.trainer.model_copy(update={"cuda_graph": True})
+        problems = contradictions(self._config.model_copy(update={"trainer": trainer}))
+        is_refused = any(problem.key == "trainer.cuda_graph" for problem in problems)
+        if is_refused:
+            return False
+        num_edges: int = sampler.padded_edges(trainer.batch_size)
+        return num_edges <= MOST_PADDED_EDGES
 
     def whole_graph_loader(self, plan: SeedPlan) -> FullGraphLoader:
         """The whole graph as one batch, with the seeds of `plan`."""

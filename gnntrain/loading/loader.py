@@ -114,7 +114,13 @@ class SeedPlan:
 
 
 class Loader(ABC):
-    """Iterable of one rank's mini-batches; its position is the epoch and step of the next one."""
+    """Iterable of one rank's mini-batches; its position is the epoch and step of the next one.
+
+    Attributes:
+        records_steps: Whether a training step is recorded as a CUDA graph, see `PaddedBatches`.
+    """
+
+    records_steps = False
 
     def __init__(self, plan: SeedPlan, phases: Phases) -> None:
         self.plan = plan

@@ -89,7 +89,7 @@ class LinearTerm(NamedTuple):
         source: Place of the rows in the list of rows. Own rows are the first of these (in a block
             of a single relation, those from `dst_offset` on).
         columns: The F columns of the rows that are read.
-        kept: Cache of the inputs of the product, by type, where the block never changes.
+        kept: Cache of the inputs of the product, by type, where block and rows never change.
     """
 
     source: int
@@ -180,7 +180,7 @@ class _Sums(torch.autograd.Function):
                 rows, total = features[terms[0].source].arguments(), terms[-1].total or ()
                 has_root = len(terms) > 1
                 weight = torch.cat(weights[::-1], dim=1) if has_root else weights[0]
-                kept = _kept(terms[-1], tensors)
+                kept = {} if terms[-1].kept is None else terms[-1].kept
                 known = kept.get(dtype)
                 keep = known is None and any(ctx.needs_input_grad)
                 layer = weight, bias, has_root, dropout, keep, known
@@ -192,7 +192,8 @@ class _Sums(torch.autograd.Function):
                 saved += [weight, inputs, None if dropout is None else out]
             else:
                 for term, weight in zip(terms, weights, strict=True):
-                    lazy, kept = features[term.source].columns(term.columns), _kept(term, tensors)
+                    lazy = features[term.source].columns(term.columns)
+                    kept = {} if term.kept is None else term.kept
                     if term.total is None:
                         inputs = lazy.read(0, num_dst, dtype)
                     elif dtype in kept:
@@ -251,11 +252,6 @@ class _Sums(torch.autograd.Function):
             rows[i] = out
         weights = [one.to(dtype) for one, dtype in zip(found, types[number:], strict=True)]
         return *[None] * 5, *rows, *weights
-
-
-def _kept(term: LinearTerm, tensors: Sequence[Tensor | None]) -> dict[torch.dtype, Tensor]:
-    """The cache of a term's inputs; an empty one where its rows change, as those of a tensor do."""
-    return {} if term.kept is None or tensors[term.source] is not None else term.kept
 
 
 _sums: Callable[..., tuple[Tensor, ...]] = _Sums.apply

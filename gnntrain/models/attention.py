@@ -13,6 +13,7 @@ from torch import Tensor
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
+from gnntrain.compute.reference import by_head
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
 
@@ -56,27 +57,15 @@ def attend(
     return _attend(rows, *converted, (adds_loops, slope, dropout, block))
 
 
-def relation_shares(log_sums: Sequence[Tensor]) -> Tensor:
-    """What turns a softmax for each relation into one over all: factors of the relations' weights,
-    `[R, num_dst, H, 1]`, from each relation's second result of `attend` without extra loops."""
-    sums = torch.stack([*log_sums])
+def by_relation(attended: Sequence[tuple[Tensor, Tensor]], heads: int) -> Tensor:
+    """The rows of each relation by head, `[R, num_dst, H, C]`, by one softmax over all relations,
+    from the results of `attend` for each, without extra loops."""
+    rows = torch.stack([by_head(part, heads) for part, _ in attended])
+    if len(attended) == 1:
+        return rows
+    sums = torch.stack([log_sum for _, log_sum in attended])
     # Finite: −∞ for all relations would give not a number, and as its gradient.
-    return sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0).unsqueeze(-1)
-
-
-def pair_score(
-    block: Block,
-    left: Tensor,
-    right: Tensor,
-    heads: int,
-    slope: float,
-    att: Tensor | None = None,
-) -> Tensor:
-    """For every edge and head, `[num_edges, H]` in float32 or finer, the product of left[src] and
-    right[dst] (HGT's), float `[num_src, H·C]` (perhaps columns of a wider matrix) and `[num_dst,
-    H·C]`; or with `att`, float `[H, C]`, att · leaky_relu(left[src] + right[dst], slope) (GATv2's).
-    The backward pass computes the sums again."""
-    return _pair_score(left, right, att, (heads, slope, block))
+    return rows * sums.clamp(min=torch.finfo(sums.dtype).min).softmax(0).unsqueeze(-1)
 
 
 class _Attend(torch.autograd.Function):
@@ -123,15 +112,21 @@ class _Attend(torch.autograd.Function):
 
 
 class _PairScore(torch.autograd.Function):
+    """For every edge and head, `[num_edges, H]` in float32 or finer, the product of left[src] and
+    right[dst] (HGT's), float `[num_src, H·C]` (perhaps columns of a wider matrix) and `[num_dst,
+    H·C]`; or with `att`, float `[H, C]`, att · leaky_relu(left[src] + right[dst], slope) (GATv2's).
+    The backward pass computes the sums again."""
+
     @staticmethod
     def forward(
         ctx: Any,
+        block: Block,
         left: Tensor,
         right: Tensor,
+        heads: int,
+        slope: float,
         att: Tensor | None,
-        how: tuple[int, float, Block],
     ) -> Tensor:
-        heads, slope, block = how
         if att is not None:
             left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
         score: Tensor = ops.pair_scores(left, right, att, heads, slope, *block.edges)
@@ -146,14 +141,15 @@ class _PairScore(torch.autograd.Function):
         edges, back = ctx.block.edges, ctx.block.transposed()
         if att is not None:
             parts = left, right, att, ctx.slope
-            return *ops.pair_scores_backward(grad, *parts, *edges, *back), None
+            *grads, att_grad = ops.pair_scores_backward(grad, *parts, *edges, *back)
+            return None, *grads, None, None, att_grad
         grads = []
         for rows, by, like in ((right, back, left), (left, edges, right)):
             total = Sum(*by)._replace(edge_weight=grad)
             features = LazyFeatures.of(rows).arguments()
             grads.append(ops.aggregate(*features, *total, "none", like.dtype))
-        return *grads, None, None
+        return None, *grads, None, None, None
 
 
 _attend: Callable[..., tuple[Tensor, Tensor]] = _Attend.apply
-_pair_score: Callable[..., Tensor] = _PairScore.apply
+pair_score: Callable[..., Tensor] = _PairScore.apply

@@ -159,32 +159,29 @@ class LinearConv(HeteroConv):
     ) -> list[Tensor]:
         """See `HeteroConv`; with a `dropout` probability, of one relation, ReLU and dropout
         follow."""
-        multiplies_last = self.is_linear
-        edges = [edge for t in of for edge in hop.into(t)]
-        if multiplies_last and any(map(self.source, edges)):  # the transform narrows the rows
-            is_read = any(isinstance(rows, LazyFeatures) for rows in h.values())
-            is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
-            multiplies_last = (is_read and self.is_one_relation) or not is_whole
-        if multiplies_last:
-            rows = [
-                r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()
-            ]
-            parts = [self._sum(t, hop.into(t), [*h], hop.num_dst[t]) for t in of]
-            return [*agg.linear_sums(rows, parts, dropout)]
-        outputs = super().on_hop(h, hop, of)
-        return outputs if dropout is None else [drop(F.relu(rows), dropout) for rows in outputs]
+        # The transform narrows the rows, but multiplies those of all sources, in memory.
+        narrows = any(self.source(edge) for t in of for edge in hop.into(t))
+        is_whole = sum(hop.num_src.values()) <= 2 * sum(hop.num_dst.values())
+        is_read = any(isinstance(rows, LazyFeatures) for rows in h.values())
+        if not self.is_linear or (narrows and is_whole and not is_read):
+            outputs = super().on_hop(h, hop, of)
+            return outputs if dropout is None else [drop(F.relu(rows), dropout) for rows in outputs]
+        rows = [r.table.in_place(r.nodes) if isinstance(r, LearntRows) else r for r in h.values()]
+        parts = [self._sum(t, hop.into(t), h, hop.num_dst[t]) for t in of]
+        return [*agg.linear_sums(rows, parts, dropout)]
 
     def _sum(
-        self, node_type: NodeType, blocks: Blocks, inputs: Sequence[NodeType], num_dst: int
+        self, node_type: NodeType, blocks: Blocks, h: Mapping[NodeType, Any], num_dst: int
     ) -> agg.LinearSum:
-        weight, bias = self.root(node_type)
+        (weight, bias), inputs = self.root(node_type), [*h]
         own = agg.LinearTerm(inputs.index(node_type), weight, self.columns(node_type))
         terms = [] if weight is None else [own]
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
             total = self.total(block, weight.dtype)
-            kept = None  # compiled code must not change anything outside
-            if block.aggregates is not None and not torch.compiler.is_compiling():
+            kept, is_constant = None, isinstance(h[edge[0]], LazyFeatures)
+            # Compiled code must not change anything outside.
+            if is_constant and block.aggregates is not None and not torch.compiler.is_compiling():
                 kept = block.aggregates.setdefault(self, {})
             terms.append(agg.LinearTerm(source, weight, self.columns(edge), block, total, kept))
         return agg.LinearSum(terms, num_dst, bias)
@@ -206,7 +203,7 @@ class LinearConv(HeteroConv):
     def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:  # noqa: ARG002
         ((edge, block),) = blocks.items()
         if self.gives_layer:
-            part = self._sum(edge[2], blocks, [edge[2]], block.num_dst)
+            part = self._sum(edge[2], blocks, {edge[2]: sources[edge]}, block.num_dst)
             return agg.linear_sums([*sources.values()], [part])[0]
         rows = self.aggregated(sources[edge], block)
         return self.transform(rows, edge) if self.source(edge) is None else rows
@@ -295,35 +292,27 @@ class HeteroGNN(Layers):
                 type that is missing here has all its nodes in the batch, in order.
             blocks: One a layer, the innermost first.
         """
-        if len(blocks) != self.num_layers:
-            raise ValueError(f"{len(blocks)} blocks for {self.num_layers} layers")
         target, state = self.schema.target, None
         h: dict[NodeType, Any] = {}
         for t in self.num_inputs:
             is_learnt = t in self.tables
-            rows = LearntRows(self.tables[t], n_id.get(t)) if is_learnt else x[t]
-            # Not copied if no step before the first layer changes them, which reads them in place.
-            is_taken = not self.residuals if is_learnt else self.convs[0].needs.rows
-            as_it_is = is_taken and self._is_unchanged(t)
-            h[t] = rows if as_it_is else self.start(t, in_memory(rows))
-        for i, block in enumerate(blocks):
+            h[t] = LearntRows(self.tables[t], n_id.get(t)) if is_learnt else x[t]
+            # The first layer may read in place what no step before it changes.
+            if not self._is_unchanged(t) or (is_learnt and self.residuals):
+                h[t] = self.start(t, in_memory(h[t]))
+        for i, block in zip(range(self.num_layers), blocks, strict=True):
             h = self.layer(i, h, block)
             state = self.jk_update(i, state, h[target][: blocks[-1].num_dst[target]])
         outputs: Tensor = self.readout(state)
         return outputs
-
-    def start(self, node_type: NodeType, rows: Tensor) -> Tensor:
-        """See `Layers`; in the weights' type (not under autocast)."""
-        if not torch.is_autocast_enabled(rows.device.type):
-            rows = rows.to(next(self.parameters()).dtype)
-        return super().start(node_type, rows)
 
     def layer(self, i: int, h: Mapping[NodeType, Any], block: Hop) -> dict[NodeType, Tensor]:
         """Layer `i`'s output for the destinations of `block`, from the rows of its sources, `Rows`
         or `LearntRows`."""
         conv, node_types = self.convs[i], self.computed[i]
         outputs: dict[NodeType, Tensor] = {}
-        is_relu = self.act_and_norm == {"act": "relu", "norm": None} and not self.residuals
+        is_relu = (self.act_and_norm["act"], self.act_and_norm["norm"]) == ("relu", None)
+        is_relu = is_relu and not self.residuals
         if is_relu and isinstance(conv, LinearConv) and not (self.is_hetero or self.is_output(i)):
             # ReLU and dropout alone follow: the convolution's operator computes them, too.
             out = conv.on_hop(h, block, node_types, self.dropout.p if self.training else 0.0)

@@ -13,7 +13,9 @@ from gnntrain.models.conv import HeteroGNN, LinearConv
 
 class BlockHeteroSAGEConv(plain.HeteroSAGELayer, LinearConv):
     def relation_weight(self, edge_type: EdgeType) -> Tensor:
-        return self._shared(edge_type[2], self.convs[edge_type].lin_l.weight)
+        conv: Any = self.convs[edge_type]
+        weight: Tensor = conv.lin_l.weight / self.divisors[edge_type[2]]
+        return weight
 
     def root(self, node_type: NodeType) -> tuple[Any, Tensor]:
         if node_type in self.lins:
@@ -22,13 +24,8 @@ class BlockHeteroSAGEConv(plain.HeteroSAGELayer, LinearConv):
         # The maps of all relations multiply the same row: one product with their sum.
         convs: list[Any] = [self.convs[edge_type] for edge_type in self.types.into(node_type)]
         parts = [conv.lin_r.weight for conv in convs], [conv.lin_l.bias for conv in convs]
-        weight, bias = (self._shared(node_type, sum(part)) for part in parts)
+        weight, bias = (sum(part) / self.divisors[node_type] for part in parts)
         return weight, bias
-
-    def _shared(self, node_type: NodeType, weight: Any) -> Tensor:
-        """Divided by the number of relations, if they are averaged."""
-        shared: Tensor = weight / (len(self.types.into(node_type)) if self.is_mean else 1)
-        return shared
 
 
 class HeteroSAGE(HeteroGNN):

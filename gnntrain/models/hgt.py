@@ -9,7 +9,7 @@ from gnntrain.compute.reference import by_head
 from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import EdgeType
 from gnntrain.models import conv, plain
-from gnntrain.models.attention import attend, pair_score, relation_shares
+from gnntrain.models.attention import attend, by_relation, pair_score
 from gnntrain.models.conv import Blocks, SourceKey, Sources
 
 
@@ -36,15 +36,12 @@ class BlockHGTConv(plain.HGTLayer, conv.HeteroConv):
         query = by_head(self.q_lin[next(iter(blocks))[2]](h_dst), self.heads)
         k_rel = k_rel * (priors[:, :, None, None] / query.shape[-1] ** 0.5)
         queries = torch.einsum("nhe,rhde->rnhd", query, k_rel).flatten(2)
-        rows, sums = [], []
+        attended = []
         for own, (edge_type, block) in zip(queries, blocks.items(), strict=True):
             keys, values = sources[edge_type].chunk(2, dim=1)  # type: ignore[union-attr]  # rows of `transform`
-            score = pair_score(block, keys, own, self.heads, 1.0)
-            part, log_sum = attend(block, values, score=score, slope=1.0, dropout=0.0)
-            rows.append(by_head(part, self.heads))
-            sums.append(log_sum)
-        weighted = torch.stack(rows) * relation_shares(sums)
-        return torch.einsum("rnhd,rhde->nhe", weighted, v_rel).flatten(1)
+            score = pair_score(block, keys, own, self.heads, 1.0, None)
+            attended.append(attend(block, values, score=score, slope=1.0, dropout=0.0))
+        return torch.einsum("rnhd,rhde->nhe", by_relation(attended, self.heads), v_rel).flatten(1)
 
 
 class HGT(conv.HeteroGNN):

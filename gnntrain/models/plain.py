@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace  # noqa: F401  # the `schema` of an exported model
 from typing import Any, NamedTuple
 
@@ -91,12 +92,13 @@ class Layers(nn.Module):
         self.schema, self.is_typed, self.jk = schema, is_typed, jk
         self.hidden_channels, self.out_channels = hidden_channels, out_channels
         self.num_layers, act = num_layers, None if activation == "none" else activation
-        self.act_and_norm: dict[str, Any] = {"act": act, "norm": None}
-        if norm == "batch":  # a batch of one row has no variance: use the running statistics
-            self.act_and_norm["norm"] = "batch_norm"
-            self.act_and_norm["norm_kwargs"] = {"allow_single_element": True}
-        elif norm == "layer":
-            self.act_and_norm |= {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}}
+        kind, norm_options = {
+            "none": (None, {}),
+            # A batch of one row has no variance: use the running statistics.
+            "batch": ("batch_norm", {"allow_single_element": True}),
+            "layer": ("layer_norm", {"mode": "node"}),
+        }[norm]
+        self.act_and_norm = {"act": act, "norm": kind, "norm_kwargs": norm_options}
         self.act = activation_resolver(act) if act else nn.Identity()
         self.dropout, self.input_dropout = map(self.make_dropout, (dropout, input_dropout))
         # The node types that layers read: of the inputs, then after each layer.
@@ -134,11 +136,9 @@ class Layers(nn.Module):
             of = widths, after, node_types, edges, is_output, one_hot_types
             layer = LayerTypes(*of, hidden_channels, self.act_and_norm)
             self.convs.append(conv(layer, **conv_options))
-            kind, options = (self.act_and_norm.get(key) for key in ("norm", "norm_kwargs"))
             norms, linears = dict[str, Any](), dict[str, Any]()
             for t in node_types:
-                norm_layer = normalization_resolver(kind, after, **(options or {}))
-                norms[t] = norm_layer or nn.Identity()
+                norms[t] = normalization_resolver(kind, after, **norm_options) or nn.Identity()
                 if residual and t not in one_hot_types:
                     is_same, same = widths[t] == after, nn.Identity()
                     linears[t] = same if is_same else nn.Linear(widths[t], after)
@@ -182,14 +182,13 @@ class Layers(nn.Module):
 
     def update(self, i: int, node_type: str, out: Any, h_dst: Any) -> Any:
         """Layer `i`'s output for nodes of a type, [n, width], from that of its convolution and the
-        layer's input for these, perhaps with further nodes after them."""
+        layer's input for these."""
         if not self.is_output(i):
             norm = self.norms[i]
             out = self.act((norm[node_type] if self.is_typed else norm)(out))
         if self.residuals and (i > 0 or node_type not in self.one_hot):
-            own = h_dst if len(h_dst) == len(out) else h_dst[: len(out)]
             residual = self.residuals[i]
-            out = out + (residual[node_type] if self.is_typed else residual)(own)
+            out = out + (residual[node_type] if self.is_typed else residual)(h_dst)
         return out if self.is_output(i) else self.dropout(out)
 
     def jk_update(self, i: int, state: Any, h: torch.Tensor) -> Any:
@@ -238,35 +237,29 @@ class GINLayer(pyg.GINConv):
         super().__init__(pyg.MLP(widths, **types.act_and_norm), train_eps=train_eps)
 
 
-def head_options(types, heads, output_heads):
-    """The heads are averaged where a layer gives the outputs, else side by side."""
-    if types.is_output:
-        return {"out_channels": types.out_channels, "heads": output_heads, "concat": False}
-    return {"out_channels": types.out_channels // heads, "heads": heads}
+class Heads:
+    """A mixin: the heads are averaged where a layer gives the outputs, else side by side."""
 
-
-class GATLayer(pyg.GATConv):
     def __init__(self, types, heads, output_heads, attention_dropout, **options):
-        options |= {"dropout": attention_dropout, **head_options(types, heads, output_heads)}
-        super().__init__(types.channels[0], **options)
+        (before, after), is_output = types.channels, types.is_output
+        heads, width = (output_heads, after) if is_output else (heads, after // heads)
+        options |= {"heads": heads, "concat": not is_output, "dropout": attention_dropout}
+        super().__init__(before, width, **options)  # type: ignore[call-arg]  # of PyG's class
 
 
-class GATv2Layer(pyg.GATv2Conv):
-    def __init__(self, types, heads, output_heads, attention_dropout, **options):
-        options |= {"dropout": attention_dropout, **head_options(types, heads, output_heads)}
-        super().__init__(types.channels[0], **options)
+class GATLayer(Heads, pyg.GATConv):
+    """PyG's GATConv."""
+
+
+class GATv2Layer(Heads, pyg.GATv2Conv):
+    """PyG's GATv2Conv."""
 
 
 # The layers of typed graphs take the rows `h` and the edges by type, and give the rows of the node
 # types that they compute.
 
 
-def glorot_linear(before: int, after: int) -> nn.Module:
-    """A linear layer with Glorot-uniform weights and a bias of zeros."""
-    made: nn.Module = pyg.Linear(
-        before, after, weight_initializer="glorot", bias_initializer="zeros"
-    )
-    return made
+glorot_linear = partial(pyg.Linear, weight_initializer="glorot", bias_initializer="zeros")
 
 
 class HeteroSAGELayer(nn.Module):
@@ -279,20 +272,22 @@ class HeteroSAGELayer(nn.Module):
     def __init__(self, types, aggregator, relation_aggregator):
         super().__init__()
         self.types, self.reduce = types, aggregator
-        self.is_mean = relation_aggregator == "mean"
         widths, after, self.convs = types.in_channels, types.out_channels, ModuleDict()
         for edge in types.edge_types:
             both = widths[edge[0]], widths[edge[2]]
             self.convs[edge] = pyg.SAGEConv(both, after, aggr=aggregator)
         alone = [t for t in types.node_types if not types.into(t)]
         self.lins = ModuleDict({t: nn.Linear(widths[t], after) for t in alone})
+        # By which the sum over the relations into a node type is divided.
+        is_mean = relation_aggregator == "mean"
+        self.divisors = {t: len(types.into(t)) if is_mean else 1 for t in types.node_types}
 
     def forward(self, h, edge_index):
         out = {t: lin(h[t]) for t, lin in self.lins.items()}
         for t in (t for t in self.types.node_types if t not in out):
             edges = self.types.into(t)
             total = sum(self.convs[edge]((h[edge[0]], h[t]), edge_index[edge]) for edge in edges)
-            out[t] = total / len(edges) if self.is_mean else total
+            out[t] = total / self.divisors[t]
         return out
 
 

@@ -110,15 +110,18 @@ def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel
             "Name the first argument of the entry point `schema`: it then gets the graph's "
             "types, and its model the arguments x_dict and edge_index_dict.",
         )
-    arguments = schema if is_typed else inputs, out_channels
+    arguments: Any = schema if is_typed else inputs, out_channels
+    model = None
     try:
         inspect.signature(make).bind(*arguments, **options)
-    except TypeError as error:
+        if isinstance(make, type) and issubclass(make, HeteroGNN):  # its layers judge the options
+            model = make(*arguments, **options)
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{told} does not take model.options={options}: {error}",
             f"its signature is {point.attr}{inspect.signature(make)}",
         ) from error
-    model = make(*arguments, **options)
+    model = model or make(*arguments, **options)
     if isinstance(model, HeteroGNN):
         asked = getattr(config, "num_layers", model.num_layers)
         if model.uses_graph and asked != model.num_layers:

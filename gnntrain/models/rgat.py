@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from gnntrain.compute.reference import by_head
 from gnntrain.config.types import NonNegative, OneOrMore, Share
 from gnntrain.models import conv, plain
-from gnntrain.models.attention import relation_shares
+from gnntrain.models.attention import by_relation
 from gnntrain.models.conv import Blocks, SourceKey, Sources
 from gnntrain.models.gat import BlockGATConv
 
@@ -21,13 +19,11 @@ class BlockRGATConv(plain.RGATLayer, conv.HeteroConv):
         return out
 
     def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
-        parts, sums = [], []
-        for edge, block in blocks.items():
-            part, log_sum = self.relations[edge].attend(block, sources[edge], h_dst, loops=False)
-            parts.append(by_head(part, self.heads))
-            sums.append(log_sum)
-        rows = torch.stack(parts)
-        total = (rows * relation_shares(sums) if self.is_joint else rows).sum(0)
+        attended = [
+            self.relations[edge].attend(block, sources[edge], h_dst, loops=False)
+            for edge, block in blocks.items()
+        ]
+        total = by_relation(attended, self.heads).sum(0)
         return total.flatten(1) if self.concat else total.mean(1)
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from gnntrain.compute.reference import by_head
 from gnntrain.config.types import OneOrMore
 from gnntrain.errors import UserError
 from gnntrain.models import plain
-from gnntrain.models.conv import HeteroGNN, LinearConv, SourceKey
+from gnntrain.models.conv import HeteroGNN, LinearConv
 
 
 class BlockRGCNConv(plain.RGCNLayer, LinearConv):
@@ -25,8 +21,8 @@ class BlockRGCNConv(plain.RGCNLayer, LinearConv):
                 f"model.num_bases={num_bases} excludes model.num_blocks={num_blocks}.",
                 "Set one of them to null.",
             )
-        edges = [edge for edge in types.edge_types if edge[0] not in types.one_hot]
-        widths = {edge[0]: types.in_channels[edge[0]] for edge in edges}
+        sources = {edge[0] for edge in types.edge_types if edge[0] not in types.one_hot}
+        widths = {t: width for t, width in types.in_channels.items() if t in sources}
         if num_bases is not None and len({*widths.values()}) > 1:
             raise UserError(
                 "model.num_bases shares matrices among all relations, but the widths differ: "
@@ -34,12 +30,6 @@ class BlockRGCNConv(plain.RGCNLayer, LinearConv):
                 "Set model.project_inputs=true: it maps all types to hidden_channels.",
             )
         super().__init__(types, num_bases, num_blocks)  # type: ignore[no-untyped-call]
-
-    def transform(self, x: Tensor, key: SourceKey) -> Tensor:
-        if key not in self.blocks:
-            return super().transform(x, key)
-        blocks: Tensor = self.blocks[key]
-        return torch.einsum("nbi,boi->nbo", by_head(x, len(blocks)), blocks).flatten(1)
 
 
 class RGCN(HeteroGNN):

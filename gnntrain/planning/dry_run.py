@@ -33,7 +33,8 @@ from gnntrain.training.trainer import Callback, Trainer
 
 ANSWER = "reports.json"
 _NUM_BATCHES = 8
-_NUM_WARM = 3  # kernels are loaded, the optimiser's state is made, batches are drawn ahead
+# Kernels are loaded, the optimiser's state is made, batches are drawn ahead, a step is recorded.
+_NUM_WARM = 4
 _FEWEST, _MOST = 4, 40
 _SECONDS = 5.0
 _ENDLESS = {"epochs": 1 << 20, "eval_every": 1 << 20, "max_steps": None, "patience": 0}

@@ -175,6 +175,18 @@ class GPUSampler(Sampler):
         ]
         return self._sample(batch.nodes, len(seeds), blocks, most, batch.sizes[num_hops])
 
+    def padded_edges(self, num_seeds: int) -> int:
+        """The edges of all hops of `sample_padded`, with the padding."""
+        num_known, total = num_seeds, 0
+        for fan_out in self._fan_outs:
+            num_edges = self._most_edges(num_known, fan_out)
+            num_known = min(num_known + num_edges, self.num_nodes + num_seeds)
+            total += num_edges
+        return total
+
+    def _most_edges(self, num_dst: int, fan_out: int) -> int:
+        return num_dst * (fan_out if self._replace else min(fan_out, self._max_degree))
+
     def _new_local(self) -> Tensor:
         return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)
 
@@ -186,7 +198,7 @@ class GPUSampler(Sampler):
         _launch(kernels.count_edges, num_dst, *graph, hop, num_dst, fan_out, counts, **sizes)
         offsets = counts.cumsum(0)
         # An upper bound, where it is not too large to be the size of buffers.
-        num_edges = num_dst * (fan_out if self._replace else min(fan_out, self._max_degree))
+        num_edges = self._most_edges(num_dst, fan_out)
         if fan_out < 0 or num_edges > MAX_PADDED_EDGES:
             if batch.is_padded:
                 raise UserError(

@@ -17,7 +17,7 @@ from gnntrain.app import Sources
 from gnntrain.config import Config, ConfigError
 from gnntrain.distributed.signals import ENDING
 from gnntrain.errors import Interrupted
-from gnntrain.failures import sentence
+from gnntrain.plugins import told
 from gnntrain.reporting.console import SweepConsole
 from gnntrain.reporting.rundir import free, has_checkpoint
 from gnntrain.reporting.trials import Trial
@@ -141,7 +141,7 @@ class TrialRunner:
                 try:
                     config = self._sources.compose(trial.overrides)
                 except ConfigError as error:  # the values do not go together
-                    trial.status, trial.error = "failed", sentence(error)
+                    trial.status, trial.error = "failed", told(error)
                     self._queue.tell(trial)
                     self._view.on_trial_end(trial)
                     continue
@@ -241,4 +241,4 @@ def _launch(launcher: JobLauncher, batch: Sequence[Trial]) -> list[Outcome]:
         returns = launcher.launcher.launch(jobs, batch[0].number)
         return [job.return_value for job in returns]
     except Exception as error:  # submitit's where the system ended a job
-        return [left_behind(t.run_dir, "failed", sentence(error)) for t in batch]
+        return [left_behind(t.run_dir, "failed", told(error)) for t in batch]

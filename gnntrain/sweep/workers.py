@@ -24,7 +24,8 @@ from typing import Any, cast
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import signal_of
-from gnntrain.failures import keep_traceback, sentence
+from gnntrain.failures import keep_traceback
+from gnntrain.plugins import told
 from gnntrain.reporting.rundir import RunDirectory
 
 _END_SECONDS = 10.0
@@ -152,7 +153,7 @@ def outcome_of(train: Callable[[], Outcome], run_dir: str) -> Outcome:
         return {**(run.summary() or {}), "status": "interrupted", "signal": signal_of(error)}
     except Exception as error:
         keep_traceback(error, run_dir)
-        return {**(run.summary() or {}), "status": "failed", "error": sentence(error)}
+        return {**(run.summary() or {}), "status": "failed", "error": told(error)}
     finally:  # the next trial begins with the memory that this one leaves
         gc.collect()
         devices = sys.modules.get("gnntrain.devices")  # not where it failed before torch's import

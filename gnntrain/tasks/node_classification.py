@@ -17,10 +17,10 @@ from gnntrain.data.ogb import ogb_nodeproppred
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.errors import UserError
 from gnntrain.metrics import (
+    BASE_RATE,
     RANKING_METRICS,
     LabelKind,
     Metric,
-    base_rate,
     get_metric,
     outside_metrics,
     predicted_classes,
@@ -137,7 +137,7 @@ class NodeClassification(NodeTask):
         reported = [deciding, *map(get_metric, names)]
         if self.kind == "binary":
             ranked = [metric.name for metric in reported].index("average_precision")
-            reported.insert(ranked + 1, base_rate())
+            reported.insert(ranked + 1, BASE_RATE)
             reported += top_metrics(self._top_k)
         return reported
 
@@ -157,11 +157,12 @@ class NodeClassification(NodeTask):
         """The deciding metric, computed by OGB's own evaluator."""
         assert self._graph.ogb_name is not None
         is_class = self.kind == "multiclass"
+        if is_class and isinstance(self._graph, PartitionedGraph):
+            # OGB counts the right ones, too: no rank needs all outputs of parts.
+            accuracy = get_metric("accuracy")
+            return replace(self.metric, function=accuracy.function, counts=accuracy.counts)
         compute = partial(_ogb_metric, self._graph.ogb_name, is_class=is_class)
-        # Of one class of many, OGB counts the right ones: no rank needs all outputs of parts.
-        in_parts = isinstance(self._graph, PartitionedGraph)
-        tally = get_metric("accuracy").tally if is_class and in_parts else None
-        return replace(self.metric, function=compute, tally=tally)
+        return replace(self.metric, function=compute, counts=None)
 
     def predictions(self) -> Mapping[str, Callable[[], Columns]]:
         """Classes, their probabilities, or logits."""

@@ -164,11 +164,11 @@ def split_metrics(
     """The metrics of a split on rank 0, those of `Task.reported`, and `CONSTANT` where all outputs
     are equal; empty on other ranks. All ranks have equally many slices. Collective.
 
-    A metric with a `Tally` takes memory for a slice. For others rank 0 collects all outputs and
+    A metric with `counts` takes memory for a slice. For others rank 0 collects all outputs and
     targets of the split, in its order.
     """
-    tallies = {m.name: m.tally for m in task.reported if m.tally is not None}
-    collects = len(tallies) < len(task.reported)
+    counts = {m.name: m.counts for m in task.reported if m.counts is not None}
+    collects = len(counts) < len(task.reported)
 
     def merged(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
         if not one or not other:
@@ -181,7 +181,7 @@ def split_metrics(
     for part in slices:
         outputs, targets = task.metric_inputs(part.outputs, part.targets)
         if len(targets):
-            total = merged(total, {n: tally.of(outputs, targets) for n, tally in tallies.items()})
+            total = merged(total, {n: of(outputs, targets) for n, of in counts.items()})
         if len(part.outputs):
             rows = torch.cat([*ends, part.outputs])
             ends = [torch.stack(rows.aminmax(dim=0))[: len(rows)]]
@@ -194,17 +194,17 @@ def split_metrics(
     of_ranks = context.gather_to_main((total, ends))
     if not of_ranks:
         return {}
-    total = reduce(merged, (tallied for tallied, _ in of_ranks))
+    total = reduce(merged, (counted for counted, _ in of_ranks))
     whole: tuple[Tensor, Tensor] | None = None
     if collected:
         _, outputs, targets = map(torch.cat, zip(*collected, strict=True))
         whole = task.metric_inputs(outputs, targets)
     values: dict[str, float] = {}
     for metric in task.reported:
-        if metric.tally is None and whole is not None and len(whole[1]):
+        if metric.counts is None and whole is not None and len(whole[1]):
             values[metric.name] = metric.compute(*whole)
-        elif metric.tally is not None and total:
-            values[metric.name] = metric.tally.value(total[metric.name])
+        elif metric.counts is not None and total:
+            values[metric.name] = metric.function(total[metric.name])
     every_end = [rows for _, found in of_ranks for rows in found]
     if values and sum(map(len, every_end)) > 1:
         low, high = torch.cat(every_end).aminmax(dim=0)

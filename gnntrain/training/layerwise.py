@@ -9,7 +9,6 @@ from itertools import chain, takewhile
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
@@ -251,8 +250,7 @@ class LayerwiseEvaluator(Evaluator):
                     assert isinstance(conv, LinearConv)
                     for edge, block in view.blocks.items():
                         kept[edge][nodes] = conv.aggregated(view.sources[edge], block)
-                    weight, rows = conv.root(node_type)
-                    rows = rows if weight is None else F.linear(view.h_dst, weight, rows)
+                    rows = conv.finish(node_type, None, view.h_dst)
                     for edge, aggregates in kept.items():
                         rows = torch.addmm(rows, aggregates[nodes], conv.relation_weight(edge).t())
                 else:

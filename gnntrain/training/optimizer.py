@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn, optim
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
@@ -12,12 +13,14 @@ from gnntrain.config import TrainerConfig
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> optim.Optimizer:
-    """The optimiser `trainer.optimizer` names, over `parameters`."""
-    lr, weight_decay = config.lr, config.weight_decay
+    """The optimiser `trainer.optimizer` names, over `parameters`; in one kernel on a GPU."""
+    parameters = [*parameters]
+    options: dict[str, Any] = {"weight_decay": config.weight_decay}
+    options["fused"] = all(parameter.is_cuda for parameter in parameters) or None
     if config.optimizer == "sgd":
-        return optim.SGD(parameters, lr, config.momentum, weight_decay=weight_decay)
+        return optim.SGD(parameters, config.lr, config.momentum, **options)
     kind = optim.AdamW if config.optimizer == "adamw" else optim.Adam
-    return kind(parameters, lr, weight_decay=weight_decay)
+    return kind(parameters, config.lr, **options)
 
 
 def build_schedule(

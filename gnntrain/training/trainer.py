@@ -81,8 +81,7 @@ class Trainer:
             nothing is written.
         checkpoint_config: The `checkpoint` keys: when to save inside an epoch.
         identity: Plain data that a checkpoint carries besides (the resolved configuration).
-        record: How a step is recorded with `config.cuda_graph`, see `CUDAGraphStep`; the loader is
-            then a `SampledLoader` whose sampler can pad.
+        record: How a step is recorded if the loader says so, see `CUDAGraphStep`.
 
     Attributes:
         result: The result so far.
@@ -139,7 +138,7 @@ class Trainer:
             phases=self._phases,
         )
         self._recorded: CUDAGraphStep | None = None
-        if config.cuda_graph:
+        if loader.records_steps:
             padded = PaddedBatches(cast(SampledLoader, loader))
             self._recorded = CUDAGraphStep(padded, self.update, context.device, record)
         runs_ahead = is_gpu(context.device) and context.world_size > 1

@@ -199,12 +199,10 @@ class Update:
 
     def load_state_dict(self, state: State) -> None:
         """Load the state of `state_dict` but the weights, which `load_weights` checks and loads."""
-        # Without the settings of a step recorded as a CUDA graph, which need a GPU.
-        eager = {"capturable": False, "fused": None}
-        saved = state["optimizer"]
-        groups = [
-            group | {k: eager[k] for k in group.keys() & eager} for group in saved["param_groups"]
-        ]
+        # How a step is computed is this device's: it was perhaps saved on another.
+        mine, saved = self.optimizer.param_groups[0], state["optimizer"]
+        device = {key: mine[key] for key in ("capturable", "fused") if key in mine}
+        groups = [group | device for group in saved["param_groups"]]
         self.optimizer.load_state_dict({**saved, "param_groups": groups})
         if self._row_optimizer is not None:
             self._row_optimizer.load_state_dict(state["row_optimizer"])

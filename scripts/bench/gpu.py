@@ -86,7 +86,7 @@ _PRODUCTS: Keys = {
     "sampler": {"fan_outs": [15, 10, 5], "backend": "triton"},
 }
 _GAT = {"model": {"name": "gat", "num_layers": 3, "hidden_channels": 256, "heads": 4}}
-_RECORDED = {"trainer": {"cuda_graph": True}}
+_EAGER = {"trainer": {"cuda_graph": False}}
 _CACHED = {"features": {"placement": "cached", "cache_ratio": 0.1}}
 _HOST = {"sampler": {"fan_outs": [15, 10, 5], "backend": "numba"}}
 _TORCH: Keys = {"compute": {"kernels": "torch"}, **_HOST}
@@ -112,10 +112,10 @@ class Case:
 
 
 CASES = [
-    Case("reddit, sage", "epoch", [_REDDIT], most=0.30),
-    Case("reddit, sage, recorded", "epoch", [_REDDIT, _RECORDED], most=0.10),
-    Case(RESIDENT, "epoch", [_PRODUCTS], most=0.60),
-    Case("products, sage, recorded", "epoch", [_PRODUCTS, _RECORDED], most=0.20),
+    Case("reddit, sage", "epoch", [_REDDIT], most=0.10),
+    Case("reddit, sage, eager", "epoch", [_REDDIT, _EAGER], most=0.30),
+    Case(RESIDENT, "epoch", [_PRODUCTS], most=0.20),
+    Case("products, sage, eager", "epoch", [_PRODUCTS, _EAGER], most=0.60),
     Case("products, gat", "epoch", [_PRODUCTS, _GAT], most=2.0),
     Case("products, sampling", "sampling", [_PRODUCTS], least=1.5e9),
     Case("products, exact inference", "inference", [_PRODUCTS], most=0.5),

@@ -266,7 +266,6 @@ def test_config_path_takes_the_place_of_conf(
         (["hydra/launcher=joblib", "hydra.launcher.n_jobs=two"], ["'two'"]),
         (["~trainer.lrr"], ["~trainer.lrr"]),
         (["-m", "hydra/sweeper=basic", "hydra.sweep.dir=/proc/version"], ["/proc/version"]),
-        (["hydra.output_subdir=.hydra", "trainer.epochs=ten"], ["trainer.epochs=ten"]),
         (["--cfg", "hydra", "model=gta"], ["model=gta"]),
     ],
 )

@@ -109,4 +109,4 @@ def test_a_recorded_epoch_runs_on_a_gpu(
     _: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert tiny(CASES[1], torch.device("cuda", 0)).notes["placement"]
+    assert tiny(CASES[0], torch.device("cuda", 0)).notes["placement"]

@@ -42,7 +42,7 @@ def test_every_key_has_a_description_and_a_default() -> None:
 
 
 def test_a_configuration_is_frozen() -> None:
-    with pytest.raises(ConfigError, match="frozen"):
+    with pytest.raises(UserError, match="frozen"):
         Config().trainer.epochs = 3
 
 

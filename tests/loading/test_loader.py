@@ -536,3 +536,28 @@ def test_steps_are_recorded_only_where_the_gpu_reads_the_rows(
     monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
     with pytest.raises(UserError, match="cuda_graph"):
         builder(store, **keys).training_loader()
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda:0", marks=NEEDS_GPU)])
+@pytest.mark.parametrize(
+    ("keys", "is_recorded"),
+    [
+        ({}, True),
+        ({"features": {"placement": "pinned"}}, True),
+        ({"features": {"placement": "memmap"}}, False),
+        ({"sampler": {"fan_outs": [3, -1]}}, False),
+        ({"sampler": {"fan_outs": [1000, 1000]}, "trainer": {"batch_size": 1000}}, True),
+        ({"sampler": {"fan_outs": [3, 2], "backend": "numba"}}, False),
+        ({"trainer": {"precision": "fp16"}}, False),
+        ({"trainer": {"cuda_graph": False}}, False),
+        ({"model": {"name": "sage", "num_layers": 2, "norm": "batch"}}, False),
+    ],
+    ids=str,
+)
+def test_one_gpu_records_steps_where_it_reads_and_draws_all(
+    store: Graph, device: str, keys: dict[str, Any], is_recorded: bool
+) -> None:
+    made = builder(store, device=torch.device(device), **keys)
+    assert made.training_loader().records_steps is is_recorded
+    two = builder(store, context=DistributedContext(0, 2, torch.device("cpu")), **keys)
+    assert not two.training_loader().records_steps

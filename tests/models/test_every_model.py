@@ -220,7 +220,7 @@ def test_means_maxima_and_attention_are_over_the_sampled_neighbours(
 
 
 def test_as_many_blocks_as_layers_are_needed() -> None:
-    with pytest.raises(ValueError, match="1 blocks for 2 layers"):
+    with pytest.raises(ValueError, match="shorter"):
         build(SAGE)(torch.zeros(40, IN), [full_block(rough_graph())])
 
 

@@ -59,6 +59,7 @@ def make_nothing(in_channels: int, out_channels: int) -> str:
 def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {
         "own-sage": f"{__name__}:make_sage",
+        "own-class": "gnntrain.models:SAGE",
         "typed": f"{__name__}:make_typed",
         "nothing": f"{__name__}:make_nothing",
         "wrapped": f"{__name__}:make_wrapped",
@@ -200,12 +201,14 @@ def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
     ("name", "keys", "schema", "message"),
     [
         ("own-sage", {"options": {"widht": 4}}, SCHEMA, r"model.options=\{'widht': 4\}"),
+        ("own-class", {"options": {"widht": 4}}, SCHEMA, "unexpected keyword argument 'widht'"),
+        ("own-class", {"options": {"aggregator": "men"}}, SCHEMA, "'men'"),
         ("own-sage", {"num_layers": 3}, SCHEMA, r"num_layers=3.* has 2 layers"),
         ("own-sage", {}, TYPED, "2 node types and 2 edge types"),
         ("nothing", {}, SCHEMA, "returned a str, not a model"),
         ("wrapped", {}, SCHEMA, "computes on blocks"),
         ("gone", {}, SCHEMA, "No module named 'no_such_package'"),
-        ("renamed", {}, SCHEMA, "cannot be imported"),
+        ("renamed", {}, SCHEMA, "cannot be used"),
     ],
 )
 def test_broken_plugins_are_explained(

@@ -24,9 +24,8 @@ from gnntrain.data.partitioning.build import partition, write_parts
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.errors import UserError
-from gnntrain.joint_run import compare_stores
-from gnntrain.run import evaluate, prepare_store, resume, train
-from gnntrain.run_store import ModelSignature, open_graph, rank_graph, record_of
+from gnntrain.run import compare_stores, evaluate, resume, train
+from gnntrain.run_store import ModelSignature, open_graph, prepare_store, rank_graph, record_of
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.distributed.exchanges import exchanges

@@ -42,6 +42,7 @@ def trainer(
     *,
     fan_outs: tuple[int, int] = (3, 2),
     options: dict[str, Any] | None = None,
+    is_recorded: bool = False,
     **keys: Any,
 ) -> tuple[Trainer, Recorder]:
     """Of 30 training nodes: 3 steps of 8 and one of 6."""
@@ -50,6 +51,7 @@ def trainer(
     model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options or {})
     plan = SeedPlan(store.split("train"), 8)
     loader = gpu_loader(store, plan, device, fan_outs, needs=model.needs, threads=0)
+    loader.records_steps = is_recorded
     made = make_trainer(
         store,
         DistributedContext(device=place),
@@ -76,7 +78,7 @@ def test_losses_are_those_of_steps_that_are_not_recorded(
     store: StoredGraph, device: str, keys: dict[str, Any]
 ) -> None:
     eager, eager_told = trainer(store, device, **keys)
-    recorded, told = trainer(store, device, cuda_graph=True, **keys)
+    recorded, told = trainer(store, device, is_recorded=True, **keys)
     eager.fit()
     recorded.fit()
     close = 2e-2 if keys.get("precision") == "bf16" else 1e-4
@@ -107,7 +109,7 @@ def test_every_model_can_be_recorded(
     store: StoredGraph, device: str, kind: Callable[..., GNN], options: dict[str, Any]
 ) -> None:
     eager, eager_told = trainer(store, device, kind, options=options)
-    recorded, told = trainer(store, device, kind, options=options, cuda_graph=True)
+    recorded, told = trainer(store, device, kind, options=options, is_recorded=True)
     eager.fit()
     recorded.fit()
     losses = [[record.train_loss for record in one.epochs] for one in (told, eager_told)]
@@ -123,7 +125,7 @@ def test_dropout_and_draws_of_another_kernel_can_be_recorded(
 ) -> None:
     options = {option: 0.5}
     recorded, told = trainer(
-        store, device, kind, fan_outs=(70, 2), options=options, cuda_graph=True
+        store, device, kind, fan_outs=(70, 2), options=options, is_recorded=True
     )
     recorded.fit()
     losses = {record.train_loss for record in told.epochs}
@@ -133,7 +135,7 @@ def test_dropout_and_draws_of_another_kernel_can_be_recorded(
 
 @on_each_device
 def test_a_loss_that_is_not_finite_is_found_at_its_step(store: StoredGraph, device: str) -> None:
-    recorded, _ = trainer(store, device, cuda_graph=True, lr=1e30, log_every=1, epochs=5)
+    recorded, _ = trainer(store, device, is_recorded=True, lr=1e30, log_every=1, epochs=5)
     with pytest.raises(RunError, match=r"step \d of 4 \(seed nodes"):
         recorded.fit()
 
@@ -144,7 +146,7 @@ def test_a_run_that_goes_on_with_the_rest_of_an_epoch_trains_as_one_that_is_not_
 ) -> None:
     losses = []
     for is_recorded in (False, True):
-        made, told = trainer(store, device, cuda_graph=is_recorded)
+        made, told = trainer(store, device, is_recorded=is_recorded)
         made.step, made.totals = 3, EpochTotals.start(torch.device(device))
         made.loader.load_state_dict({"epoch": 1, "step": 3})  # the last one, of 6 seeds
         made.fit()
