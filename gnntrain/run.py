@@ -84,7 +84,7 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    checks.refuse_other_arguments(config, overrides)
+    checks.refuse_other_config(config)
     shown = listener or progress
     # The process of a command, or of a sweep's worker, keeps its servers.
     servers = stopping_servers() if place is None and listener is None else contextlib.nullcontext()
@@ -123,11 +123,6 @@ def train(
         return _run(config, begun, (), shown, rendezvous, data)
 
 
-def saved_config(run_dir: str | Path) -> dict[str, Any]:
-    """The resolved configuration of a run, plain data."""
-    return RunDirectory.open(run_dir).config()
-
-
 @alone_in_process()
 def resume(
     run_dir: str | Path,
@@ -151,7 +146,6 @@ def resume(
         ConfigError: A key would make another run of it; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    checks.refuse_other_arguments(Config() if config is None else config, overrides)
     servers = stopping_servers() if listener is None else contextlib.nullcontext()
     with _joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
@@ -161,6 +155,7 @@ def resume(
         if config is None:
             config = saved
         else:  # the run keeps its place and its graph where `config` names no other
+            checks.refuse_other_config(config)
             dataset, keys = config.dataset, config.run
             if dataset == Config(task=config.task).dataset:
                 dataset = saved.dataset

@@ -23,7 +23,7 @@ from gnntrain.data.partitioning.build import partition
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
-from gnntrain.run import evaluate, prepare_store, resume, saved_config, train
+from gnntrain.run import evaluate, prepare_store, resume, train
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.outcomes.test_resume import assert_same_run, disturb, rows
 from tests.processes import ROOT, python
@@ -227,7 +227,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         with pytest.raises(ValueError, match="broken"):
             train(config)
     with present():
-        resume(run, recompose_config(saved_config(run), []))
+        resume(run, recompose_config(RunDirectory.open(run).config(), []))
     assert_same_run(run, tmp_path / "whole")
     assert chosen == ["high"] * 3
 
@@ -238,7 +238,7 @@ def test_it_goes_on_and_predicts_on_the_other_device(tmp_path: Path, stores: str
     on_gpu(run, stores, plain)
     on_cpu(tmp_path / "whole", stores, plain, "trainer.epochs=2")
     longer = ["trainer.epochs=2", "trainer.device=cpu"]
-    resume(run, recompose_config(saved_config(run), longer), overrides=longer)
+    resume(run, recompose_config(RunDirectory.open(run).config(), longer), overrides=longer)
     assert_same_run(run, tmp_path / "whole")
     metrics = evaluate(run)["metrics"]
     with present():
@@ -256,7 +256,7 @@ def test_what_only_other_gpus_can_do_does_not_hinder_evaluation(
     run = tmp_path / "run"
     on_cpu(run, stores, f"evaluation={evaluation}")
     metrics = evaluate(run)["metrics"]
-    theirs = saved_config(run)
+    theirs = RunDirectory.open(run).config()
     theirs["trainer"] |= {"device": "cuda", "gpus": 4}
     theirs["compute"]["kernels"] = "triton"
     theirs["sampler"] |= {"backend": "triton", "topology": "pinned"}

@@ -24,12 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gnntrain.app import overrides as syntax
-from gnntrain.config import (
-    BuiltinConfig,
-    Config,
-    changed_meaning,
-    from_dict,
-)
+from gnntrain.config import BuiltinConfig, Config, from_dict
 from gnntrain.config.problems import ConfigError, Problem, shown
 from gnntrain.config.published import DATASET_NAMES, PUBLISHED
 from gnntrain.config.types import flattened
@@ -198,11 +193,7 @@ def recompose_config(
         elif value != (option := OmegaConf.select(node, f"{group}.name")):
             expects = f"{option}, with which the run was begun" if option else "keys alone here"
             problems.append(Problem(group, shown(value), expects, "train a new run with it"))
-    config = judged(node, problems, saved=True, for_here=for_here)
-    changed = changed_meaning(begun, config)
-    if changed:
-        raise ConfigError(changed)
-    return config
+    return judged(node, problems, saved=True, for_here=for_here, begun=begun)
 
 
 def set_key(
@@ -228,10 +219,15 @@ def set_key(
 
 
 def judged(
-    node: DictConfig, problems: list[Problem], *, saved: bool = False, for_here: bool = True
+    node: DictConfig,
+    problems: list[Problem],
+    *,
+    saved: bool = False,
+    for_here: bool = True,
+    begun: Config | None = None,
 ) -> Config:
-    """The configuration of a node, interpolations resolved; `saved` and `problems` (found) as for
-    `from_dict`.
+    """The configuration of a node, interpolations resolved; `saved`, `begun` and `problems` (found)
+    as for `from_dict`.
 
     Raises:
         ConfigError: With every mistake. A value that is missing or cannot be resolved is one.
@@ -256,4 +252,5 @@ def judged(
 
         return devices.gpus_here()
 
-    return from_dict(plain, saved=saved, found=problems, gpus=gpus if for_here else None)
+    gpus_or_none = gpus if for_here else None
+    return from_dict(plain, saved=saved, found=problems, begun=begun, gpus=gpus_or_none)

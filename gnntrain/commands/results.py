@@ -68,10 +68,12 @@ def predict(arguments: Namespace) -> int:
       gnntrain predict latest --out test.parquet --what probabilities --nodes test
       gnntrain predict latest --out new.npz dataset.seed=1
     """
-    from gnntrain.run import saved_config
+    from gnntrain.reporting.rundir import RunDirectory
 
     run, overrides = arguments.words[0], arguments.overrides
-    config = predicting_config(saved_config(run), overrides) if overrides else None
+    config = None
+    if overrides:
+        config = predicting_config(RunDirectory.open(run).config(), overrides)
     from gnntrain.results.prediction import predict
 
     done = predict(

@@ -46,11 +46,11 @@ def _in_meeting(arguments: Namespace, lead: Callable[[Namespace], int]) -> int:
         from gnntrain.config import training_device
         from gnntrain.devices import gpus_here
         from gnntrain.distributed.processes import run_ranks
-        from gnntrain.run import saved_config
+        from gnntrain.reporting.rundir import RunDirectory
 
         try:
             if arguments.command == "resume":
-                saved = saved_config(arguments.words[0])
+                saved = RunDirectory.open(arguments.words[0]).config()
                 config = recompose_config(saved, arguments.overrides)
             else:
                 config = composed(arguments)
@@ -171,7 +171,7 @@ def _resume(arguments: Namespace) -> int:
         return run_hydra([*begun.overrides, *hydras], ["--multirun"], begun.sources)
 
     from gnntrain.app import recompose_config
-    from gnntrain.reporting.rundir import RUNS, is_run, run_directories
+    from gnntrain.reporting.rundir import RUNS, RunDirectory, is_run, run_directories
     from gnntrain.reporting.text import shown_path
 
     # A folder that is neither a run nor a sweep of ours, but has runs below it.
@@ -180,8 +180,8 @@ def _resume(arguments: Namespace) -> int:
         lines = [f"gnntrain resume {shlex.quote(shown_path(run))}" for run in runs]
         what = f"{name} is neither a run nor the folder of a sweep by gnntrain"
         raise UserError(what, "\n  ".join(["Go on with a run below it:", *lines]))
-    from gnntrain.run import resume, saved_config
+    from gnntrain.run import resume
 
-    config = recompose_config(saved_config(name), changes)
+    config = recompose_config(RunDirectory.open(name).config(), changes)
     summary = resume(name, config, overrides=changes)
     return _EXIT_CODES.get(str(summary.get("status")), 0)

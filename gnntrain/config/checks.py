@@ -129,6 +129,7 @@ def from_dict(
     *,
     saved: bool = False,
     found: Sequence[Problem] = (),
+    begun: Config | None = None,
     gpus: Callable[[], Mapping[str, int]] | None = None,
 ) -> Config:
     """The configuration that `raw` (plain data, possibly in part) asks for.
@@ -138,6 +139,7 @@ def from_dict(
         saved: Read back from a run directory: raw files and plug-ins may have gone since, and
             are not looked for.
         found: Mistakes already known; what they touch is not compared with other keys.
+        begun: The configuration of the run that goes on with this one, and stays the same run.
         gpus: Counts this machine's GPUs by their type; None: what the machine lacks is no mistake.
 
     Raises:
@@ -148,6 +150,8 @@ def from_dict(
     known = {problem.key for problem in found}
     problems = [*found, *(one for one in wrong if one.key not in known)]
     checks = [contradictions(config)]
+    if begun is not None:
+        checks.insert(0, iter(changed_meaning(begun, config)))
     if not saved:
         checks.append(missing_files(config))
     if gpus is not None:
@@ -180,18 +184,13 @@ def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
     return problems
 
 
-def refuse_other_arguments(config: object, overrides: object = ()) -> None:
-    """Refuse what stands in the place of a configuration or of overrides: a graph, perhaps.
-
-    Raises:
-        UserError: One of them is of another type.
-    """
-    for name, value, kind in (("config", config, Config), ("overrides", overrides, Sequence)):
-        if not isinstance(value, kind):
-            raise UserError(
-                f"{name} is a {type(value).__name__}, not a {kind.__name__}.",
-                "A graph is given by its name: data=…; keys are Config(trainer=TrainerConfig(…)).",
-            )
+def refuse_other_config(config: object) -> None:
+    """Raise a UserError for what stands in the place of a configuration: a graph, perhaps."""
+    if not isinstance(config, Config):
+        raise UserError(
+            f"config is a {type(config).__name__}, not a Config.",
+            "A graph is given by its name: data=…; keys are Config(trainer=TrainerConfig(…)).",
+        )
 
 
 def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem]:

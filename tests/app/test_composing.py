@@ -59,6 +59,13 @@ def test_a_loggers_options_go_with_those_of_its_file() -> None:
     assert resumed.logger.chosen() == {"wandb": {"project": "theirs"}, "mlflow": mlflow}
 
 
+def test_keys_that_a_run_cannot_change_are_told_with_all_other_mistakes() -> None:
+    typed = ["trainer.epoch=3", "trainer.lr=0.5", "trainer.seed=x", "model=gat"]
+    with pytest.raises(ConfigError) as caught:
+        recompose_config(Config().to_dict(), typed)
+    assert sorted(problem.assignment for problem in caught.value.problems) == sorted(typed)
+
+
 def test_a_key_that_cannot_be_set_or_removed_is_told() -> None:
     assert only_problem("~trainer.lr").assignment == "~trainer.lr"
     assert only_problem("sampler.fan_outs.x=1").assignment == "sampler.fan_outs.x=1"

@@ -11,7 +11,8 @@ import pytest
 
 from gnntrain.app import compose_config
 from gnntrain.distributed.launch import LaunchPlan
-from gnntrain.run import resume, saved_config, train
+from gnntrain.reporting.rundir import RunDirectory
+from gnntrain.run import resume, train
 from tests.distributed.recording import Call, check, names_of, recorded
 from tests.simulated_device import present
 
@@ -68,7 +69,7 @@ def test_ranks_call_the_same_collectives_in_one_order(
 
 def test_a_run_that_goes_on_calls_them_in_one_order(tmp_path: Path) -> None:
     trained(tmp_path / "run", "trainer.max_steps=3")
-    keys = saved_config(tmp_path / "run")
+    keys = RunDirectory.open(tmp_path / "run").config()
     keys["trainer"]["max_steps"] = None
     (tmp_path / "run" / "config.yaml").write_text(json.dumps(keys))  # as if it had been killed
     with recorded(tmp_path / "calls"):

@@ -61,9 +61,9 @@ class FakeRun(types.ModuleType):
             (place.path / "config.yaml").touch()
         return self.summary
 
-    def saved_config(self, run: str) -> dict[str, Any]:
+    def open(self, run: str) -> types.SimpleNamespace:
         assert run == "latest"
-        return Config().to_dict()
+        return types.SimpleNamespace(config=Config().to_dict)
 
     def resume(self, run: str, config: Config, *, overrides: Sequence[str]) -> dict[str, Any]:
         assert run == "latest"
@@ -99,6 +99,7 @@ def run(monkeypatch: pytest.MonkeyPatch, here: Path) -> FakeRun:
     # It imports the real gnntrain.run, so before that is replaced.
     monkeypatch.setattr("gnntrain.planning.plan.plan", fake.plan)
     monkeypatch.setitem(sys.modules, "gnntrain.run", fake)
+    monkeypatch.setattr("gnntrain.reporting.rundir.RunDirectory.open", fake.open)
     for command, room in (("predict", "prediction"), ("export", "export")):
         module = types.ModuleType(f"gnntrain.results.{room}")
         setattr(module, command, fake.result)

@@ -27,7 +27,7 @@ from gnntrain.errors import Diverged, RunError, UserError
 from gnntrain.failures import keep_traceback
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import RunDirectory, held, is_running
-from gnntrain.run import evaluate, resume, saved_config, train
+from gnntrain.run import evaluate, resume, train
 from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint, save_checkpoint
 from scripts.soak.faults import rank_processes
@@ -58,7 +58,8 @@ def begin(run: Path, cache: Path, *keys: str) -> dict[str, Any]:
 
 
 def go_on(run: Path, *changes: str) -> dict[str, Any]:
-    return resume(run, recompose_config(saved_config(run), changes), overrides=changes)
+    config = recompose_config(RunDirectory.open(run).config(), changes)
+    return resume(run, config, overrides=changes)
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -233,7 +234,7 @@ def test_harmless_keys_may_change_and_a_store_that_has_gone_is_built_again(
     elsewhere = f"dataset.store_dir={tmp_path / 'elsewhere'}"
     go_on(run, elsewhere, "trainer.epochs=6", "logger=[csv,tensorboard]", "sampler.prefetch=2")
     assert_same_run(run, whole)
-    assert saved_config(run)["trainer"]["epochs"] == 6
+    assert RunDirectory.open(run).config()["trainer"]["epochs"] == 6
     assert (run / "overrides.txt").read_text().splitlines()[-1] == "sampler.prefetch=2"
     assert (run / "tensorboard").is_dir()
     record = RunDirectory(run).store_record()
@@ -266,7 +267,7 @@ def test_what_cannot_go_on_is_refused(broken: Path, whole: Path, tmp_path: Path)
     with pytest.raises(ConfigError, match="16 seeds") as caught:
         go_on(run, "distributed.num_processes=2")
     assert "write trainer.batch_size=8" in str(caught.value)
-    theirs = saved_config(run)
+    theirs = RunDirectory.open(run).config()
     theirs["trainer"] |= {"device": "cuda", "gpus": "auto", "precision": "fp16"}
     theirs["compute"]["kernels"] = "triton"
     (run / "config.yaml").write_text(json.dumps(theirs))  # of a machine with a GPU

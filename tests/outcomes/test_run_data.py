@@ -32,9 +32,10 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.errors import UserError
 from gnntrain.inference import infer
 from gnntrain.planning.plan import plan
+from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.results.export import export
 from gnntrain.results.prediction import predict
-from gnntrain.run import evaluate, partition, resume, saved_config, train
+from gnntrain.run import evaluate, partition, resume, train
 from gnntrain.sweep import sweep
 from tests.graphs import random_graph
 
@@ -135,7 +136,7 @@ def test_a_sweep_is_over_an_object() -> None:
         summary = train(here.changed(run={"dir": "again", "if_exists": "error"}), data=graph())
         shutil.rmtree("again")
         assert trial.val == summary["val"]["accuracy"]
-        assert from_dict(saved_config(trial.run_dir), saved=True) == here
+        assert from_dict(RunDirectory.open(trial.run_dir).config(), saved=True) == here
 
 
 def test_an_object_is_planned_and_cut_into_parts() -> None:
