@@ -31,7 +31,8 @@ assert found == [dict(os.environ), warnings.filters]
 
 @pytest.mark.slow
 def test_an_import_sets_no_filter_and_no_variable() -> None:
-    subprocess.run([sys.executable, "-c", IMPORTS], check=True)
+    done = python("-c", IMPORTS)
+    assert done.returncode == 0, done.stderr
 
 
 # What a default run has no use for: a second of imports, or more, each.

@@ -70,6 +70,7 @@ _CLASHES: Rules = {
     ("features.cache_ratio", "!null", "null"): _TYPED_ALONE,
     ("features.cache_bytes", "!null", "null"): _TYPED_ALONE,
     ("model.embedding_channels", "!null", "null"): {"model.featureless": "one_hot"},
+    ("model.num_bases", "!null", "null"): {"model.num_blocks": "!null"},
     ("trainer.gpus", "!auto 0", "0 or auto"): {"trainer.device": "cpu"},
     ("trainer.gpus", "0", "auto or a number above 0"): {"trainer.device": "!auto cpu"},
     ("trainer.warmup_epochs", "!0", "0"): {"trainer.scheduler": "plateau"},

@@ -434,12 +434,9 @@ class HGTLayer(nn.Module):
             for edge in self.types.into(t):
                 src, dst = edge_index[edge]
                 query = self.q_lin[t](h[t]).unflatten(1, heads)
-                kv = self.kv_lin[edge[0]](h[edge[0]]).chunk(2, dim=1)
-                matrices = self.k_rel[edge], self.v_rel[edge]
-                keys, values = (
-                    torch.einsum("nhd,hde->nhe", part.unflatten(1, heads), matrix)
-                    for part, matrix in zip(kv, matrices, strict=True)
-                )
+                kv = self.kv_lin[edge[0]](h[edge[0]]).unflatten(1, (2, *heads))
+                matrices = torch.stack([self.k_rel[edge], self.v_rel[edge]])
+                keys, values = torch.einsum("nihd,ihde->inhe", kv, matrices)
                 score = (keys[src] * query[dst]).sum(-1) / query.shape[-1] ** 0.5
                 messages.append((values[src], score * self.p_rel[edge], dst))
             total = attend(len(h[t]), messages).flatten(1) if messages else None
@@ -482,10 +479,9 @@ class RGATLayer(nn.Module):
             messages, total = [], None
             for i, edge in enumerate(self.types.into(t)):
                 conv, (src, dst) = self.relations[edge], edge_index[edge]
-                lins = (conv.lin, conv.lin) if conv.lin else (conv.lin_src, conv.lin_dst)
                 source, target = (
-                    lin(h[of]).unflatten(1, (self.heads, -1))
-                    for lin, of in zip(lins, (edge[0], t), strict=True)
+                    (conv.lin or lin)(h[of]).unflatten(1, (self.heads, -1))
+                    for lin, of in ((conv.lin_src, edge[0]), (conv.lin_dst, t))
                 )
                 score = (source * conv.att_src).sum(-1)[src] + (target * conv.att_dst).sum(-1)[dst]
                 score = F.leaky_relu(score, conv.negative_slope)

@@ -16,11 +16,6 @@ class BlockRGCNConv(plain.RGCNLayer, LinearConv):
     def __init__(
         self, types: plain.LayerTypes, num_bases: int | None, num_blocks: int | None
     ) -> None:
-        if num_bases is not None and num_blocks is not None:
-            raise UserError(
-                f"model.num_bases={num_bases} excludes model.num_blocks={num_blocks}.",
-                "Set one of them to null.",
-            )
         sources = {edge[0] for edge in types.edge_types if edge[0] not in types.one_hot}
         widths = {t: width for t, width in types.in_channels.items() if t in sources}
         if num_bases is not None and len({*widths.values()}) > 1:

@@ -63,6 +63,7 @@ PYG, TRITON = ({"sampler": {"backend": name}} for name in ("pyg", "triton"))
         ({"model": {"name": "gat", "hidden_channels": 64}}, "model.heads", 3),
         ({"model": {"name": "rgcn", "hidden_channels": 64}}, "model.num_blocks", 3),
         (TYPED_MODEL, "model.embedding_channels", 16),
+        ({"model": {"name": "rgcn", "num_blocks": 4}}, "model.num_bases", 2),
         ({"trainer": {"device": "cpu"}}, "trainer.precision", "fp16"),
         ({"trainer": {"device": "cpu"}}, "trainer.gpus", 2),
         ({"trainer": {"device": "mps"}}, "trainer.gpus", 0),

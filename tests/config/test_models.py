@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnntrain.config import Config, ConfigError, ModelConfig, PluginConfig, from_dict
-from gnntrain.config.models import (
-    HeteroLayeredConfig,
-    LayeredConfig,
-    model_names,
-    model_section,
-)
+from gnntrain.config.models import model_names, model_section
 from tests import packages
-
-
-@pytest.mark.parametrize("name", model_names())
-def test_every_model_has_a_section_of_its_own(name: str) -> None:
-    section = model_section(name)
-    assert issubclass(section, HeteroLayeredConfig if section.is_hetero else LayeredConfig)
-    assert section.__doc__
-    assert section().name == name
+from tests.processes import python
 
 
 def test_no_model_is_imported_to_judge_a_configuration() -> None:
@@ -35,7 +21,8 @@ def test_no_model_is_imported_to_judge_a_configuration() -> None:
         "for name in model_names(): from_dict({'model': {'name': name}})\n"
         "assert 'torch' not in sys.modules and 'gnntrain.models' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

@@ -84,11 +84,6 @@ def build(
     return builder_for(config, labelled=labelled, preprocessing=preprocessing).build()
 
 
-def read(folder: Path, files: Files = {}, **keys: Any) -> GraphData:  # noqa: B006
-    """Write files and read them."""
-    return build(write(folder, files) | keys)
-
-
 def refusal(keys: Keys, **more: Any) -> str:
     """The sentence and the hint by which files are refused."""
     with pytest.raises(UserError) as caught:

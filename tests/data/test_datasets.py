@@ -415,15 +415,3 @@ def test_a_download_of_heco_is_put_in_place_and_read(
     assert (data.target, data.num_classes, data.reverse) == ("author", 4, True)
     np.testing.assert_array_equal(data.labels, written["labels"])
     assert data.splits["train"].tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.skipif(not (SHARED / "heco").is_dir(), reason="HeCo's raw files are not here")
-@pytest.mark.parametrize("split", [20, 40, 60])
-def test_hecos_dblp_has_its_published_size(split: int) -> None:
-    data = build("heco_dblp", SHARED, split)
-    sizes = {name: (nodes.num_nodes, nodes.num_features) for name, nodes in data.nodes.items()}
-    papers, terms = (14_328, 4231), (7723, 50)
-    assert sizes == {"author": (4057, 334), "paper": papers, "term": terms, "conference": (20, 0)}
-    assert [len(src) for src, _ in data.edges.values()] == [19_645, 85_810, 14_328]
-    assert np.bincount(data.labels[data.splits["train"]]).tolist() == [split] * 4
-    assert [len(data.splits[name]) for name in ("val", "test")] == [1000, 1000]

@@ -16,21 +16,16 @@ def exchanges(
     machines: Sequence[int],
     owners: Sequence[Sequence[int]],
     timeout: float = 30.0,
-    num_lanes: int = 3,
 ) -> Iterator[list[Exchange]]:
     """The exchange of each rank; `machines` has the machine of each."""
     with ExitStack() as stack:
-        made = [
-            stack.enter_context(closing(Exchange(_context(rank, machines), owners, TOKEN, timeout)))
-            for rank in range(len(machines))
-        ]
+        made = []
+        for rank in range(len(machines)):
+            context = DistributedContext(rank, len(machines), machines=tuple(machines))
+            made.append(stack.enter_context(closing(Exchange(context, owners, TOKEN, timeout))))
         addresses = [exchange.listen() for exchange in made]
         for exchange in made:
-            exchange.connect(addresses, num_lanes)
+            exchange.connect(addresses, 3)
         for exchange in made:
             exchange.close_port()
         yield made
-
-
-def _context(rank: int, machines: Sequence[int]) -> DistributedContext:
-    return DistributedContext(rank, len(machines), machines=tuple(machines))

@@ -26,7 +26,7 @@ from scripts.soak.faults import rank_processes
 
 
 def plan(world_size: int) -> LaunchPlan:
-    return LaunchPlan(world_size, "cpu", threads=1, timeout=60)
+    return LaunchPlan(world_size, "cpu", threads=3, timeout=60)
 
 
 def fail_on_rank_1(context: DistributedContext, payload: str) -> None:
@@ -116,6 +116,7 @@ def test_a_rank_that_is_overdue_is_ended_with_its_failure(
 
 
 def sync_all_the_time(_context: DistributedContext, _payload: None) -> None:
+    assert torch.get_num_threads() == 3  # as the plan says
     mock.patch.object(run_control, "SYNC_SECONDS", 0.0).start()
     time.sleep(0.5)
 

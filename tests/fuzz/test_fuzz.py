@@ -32,7 +32,3 @@ def test_foreign_input_is_taken_or_refused_with_a_sentence(surface: Surface) -> 
             surface.check(value)
 
     try_it()
-
-
-def test_shares_are_percentages() -> None:
-    assert sum(surface.share for surface in SURFACES) == 100

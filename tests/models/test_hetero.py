@@ -360,8 +360,3 @@ def test_bases_fit_a_graph_with_the_edge_types_in_another_order() -> None:
 def test_bases_need_one_width() -> None:
     with pytest.raises(UserError, match="paper: 5"):
         RGCN(hetero_graph().schema, OUT, num_bases=2, project_inputs=False)
-
-
-def test_bases_and_blocks_exclude_each_other() -> None:
-    with pytest.raises(UserError, match="num_blocks=4"):
-        RGCN(hetero_graph().schema, OUT, num_bases=2, num_blocks=4)

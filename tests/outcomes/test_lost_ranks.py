@@ -19,11 +19,10 @@ import torch
 from gnntrain.errors import RESTART_CODE
 from scripts.cluster.machines import Machines
 from tests.outcomes.test_machines import two_machines
-from tests.processes import wait_until
+from tests.processes import ROOT, wait_until
 
 pytestmark = pytest.mark.slow
 
-_ROOT = Path(__file__).parents[2]
 _TIMEOUT = 15.0
 _ALLOWED = _TIMEOUT + 30
 _PORTS = itertools.count(29_500)
@@ -49,7 +48,7 @@ class Job:
         given = [f"--master-addr=machine0 --master-port={port} --node-rank={m}" for m in range(2)]
         found = f"--rdzv-backend=c10d --rdzv-endpoint=machine0:{port}"
         words = ["-m", "gnntrain", *_OPTIONS, *options]
-        env = {"PYTHONPATH": str(_ROOT), "JOB_OF_TEST": str(folder), "OMP_NUM_THREADS": "1"}
+        env = {"PYTHONPATH": str(ROOT), "JOB_OF_TEST": str(folder), "OMP_NUM_THREADS": "1"}
         self.logs = [folder / f"machine{m}.log" for m in range(2)]
         self.agents = [
             machines.start(

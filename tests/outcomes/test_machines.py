@@ -12,8 +12,8 @@ import pytest
 
 from scripts.cluster.machines import Machines, Unavailable
 from scripts.cluster.pages import block, commands
+from tests.processes import ROOT
 
-_ROOT = Path(__file__).parents[2]
 _OPTIONS = [
     "trainer.gpus=0",
     "dataset.num_nodes=600",
@@ -39,7 +39,7 @@ def machines() -> Iterator[Machines]:
 
 def typed(machines: Machines, folder: Path, *words: str, on: range = range(2)) -> dict[int, str]:
     """What the command prints on each machine, whose caches are its own."""
-    env = {m: {"XDG_CACHE_HOME": str(folder / f"disk{m}"), "PYTHONPATH": str(_ROOT)} for m in on}
+    env = {m: {"XDG_CACHE_HOME": str(folder / f"disk{m}"), "PYTHONPATH": str(ROOT)} for m in on}
     command = [sys.executable, "-m", *words]
     return machines.run(dict.fromkeys(on, command), folder=folder, env=env, seconds=_SECONDS)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from gnntrain.cli import main
 from gnntrain.reporting.rundir import is_running
+from tests.processes import environment, wait_until
 
 SEARCH = [
     *(
@@ -43,21 +42,15 @@ def test_a_search_that_was_killed_goes_on_with_the_trials_it_had(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert main(["-m", *SEARCH, "run.dir=whole"]) == 0
     command = [sys.executable, "-m", "gnntrain", "-m", *SEARCH, "run.dir=killed"]
-    root = str(Path(__file__).parents[2])
-    killed = subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:  # until the third trial has saved an epoch
-        if list(Path("killed").glob("2_*/checkpoints/last.pt")):
-            break
-        time.sleep(0.01)
+    killed = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL)
+    # Until the third trial has saved an epoch.
+    wait_until(lambda: list(Path("killed").glob("2_*/checkpoints/last.pt")))
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     before = trials("killed")
     assert [trial["status"] for trial in before] == ["completed", "completed", "running"]
-    while is_running(Path("killed") / before[2]["run_dir"]):  # its process saves, and ends
-        time.sleep(0.01)
+    # Its process saves, and ends.
+    wait_until(lambda: not is_running(Path("killed") / before[2]["run_dir"]))
     assert main(["resume", "killed"]) == 0
     assert trials("killed") == trials("whole")
     storage = JournalStorage(JournalFileBackend("killed/optuna.journal"))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from gnntrain.compute.ops import OPERATORS
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
 from gnntrain.selfcheck.cases import WrongResultError, all_cases, compare, try_cases
 from tests.compute.devices import NEEDS_INTERPRETER
+from tests.processes import ROOT, wait_until
 from tests.selfcheck.breaking import python_path
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -89,7 +89,7 @@ def test_a_race_between_equal_calls_is_wrong_however_small() -> None:
         compare(lambda: OUT + 3e-7 * (next(calls) > 0), lambda: OUT, OUT.double)
 
 
-SLOW, PATIENCE = pytest.mark.slow, 120.0
+SLOW = pytest.mark.slow
 GATHER, SUM = ("gather", "fp32"), ("aggregate", "fp32")
 
 
@@ -133,14 +133,10 @@ def test_no_process_is_left_where_the_parent_ends(
     broken.setenv("BROKEN", "gather=hang")
     broken.setenv("EXAMPLE_SECONDS", "8")
     code = "from tests.selfcheck.test_cases import *; try_cases([GATHER], 'cpu')"
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    deadline = time.monotonic() + PATIENCE
-    while not children.read_text().strip() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: children.read_text().strip())
     child = Path("/proc", children.read_text().strip(), "stat")
     parent.send_signal(ending)
     parent.wait()
-    while time.monotonic() < deadline and child.exists() and ") Z " not in child.read_text():
-        time.sleep(0.1)
-    assert time.monotonic() < deadline
+    wait_until(lambda: not child.exists() or ") Z " in child.read_text())

@@ -74,9 +74,6 @@ class DeviceModule:
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 
-    def is_bf16_supported(self) -> bool:
-        return True
-
     def manual_seed_all(self, seed: int) -> None:
         for generator in self.generators:
             generator.manual_seed(seed)

@@ -104,10 +104,6 @@ class SimulatedTensor(Tensor):
             return self.detach().cpu().numpy()
         raise TypeError("can't convert sim device type tensor to numpy. Use Tensor.cpu() first.")
 
-    def __array__(self, dtype: Any = None) -> Any:
-        del dtype
-        return self.numpy()
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         host: Any = self.detach().cpu()  # as `map_location="cpu"` reads it
         return host.__reduce_ex__(protocol)

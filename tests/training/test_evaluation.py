@@ -29,6 +29,7 @@ from gnntrain.data.graph import EDGE, NODE, Graph
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
+from gnntrain.distributed import shared as memory
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
@@ -297,8 +298,10 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
     """The nodes that the machine has, their logits and the metrics, by graph and place."""
     graph_access._MAX_GATHERED_NUMBERS, tasks._MAX_SLICE_NUMBERS = 200, 18
     buffers._MAX_CHUNK_NUMBERS, buffers._MAX_CHUNK_EDGES = 168, 60
+    memory._MESSAGE_BYTES = 100  # three rows
     places: dict[str, SharedBuffers] = {
         "all": SharedBuffers(context, folder, 2**30),
+        "all on disk": SharedBuffers(context, folder, 0),
         "one": SharedBuffers(context, folder, 2**30),
         "on device": DeviceBuffers(context, folder, 2**30, free=2**40),
         "on host": DeviceBuffers(context, folder, 2**30, free=1000),
@@ -316,19 +319,19 @@ def evaluate_rank(context: DistributedContext, folder: Path) -> None:
 
 def test_machines_together_give_what_one_gives_and_all_know_it(tmp_path: Path) -> None:
     graphs = write_graphs(tmp_path)
-    launch(evaluate_rank, tmp_path, LaunchPlan(3, "cpu", 1, 60, (0, 0, 1)), tmp_path)
-    by_rank = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(3)]
+    launch(evaluate_rank, tmp_path, LaunchPlan(5, "cpu", 1, 60, (0, 0, 1, 1, 2)), tmp_path)
+    by_rank = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(5)]
     for kind, variant in ON_MACHINES.items():
         graph = of(graphs, variant)
         model, num_nodes = make_model(graph, variant), len(graph.nodes[graph.target])
         expected, metrics = full_forward(graph, model), layerwise(graph, tmp_path).evaluate(model)
-        for place in ("all", "one", "on device", "on host"):
+        for place in ("all", "all on disk", "one", "on device", "on host"):
             found = [answers[kind, place] for answers in by_rank]
             assert {node for nodes, *_ in found for node in nodes} == {*range(num_nodes)}
             for nodes, logits, of_rank in found:
                 assert_close(logits, expected[nodes])
                 assert of_rank == metrics
-            assert (found[2][0] == []) == (place == "one")
+            assert (found[-1][0] == []) == (place == "one")
 
 
 # Sampled evaluation
