@@ -44,7 +44,7 @@ from gnntrain.reporting.rundir import RunDirectory, RunPlace
 from gnntrain.reporting.text import counted, format_seconds
 from gnntrain.run_store import prepare_store as prepare_store
 from gnntrain.sampling.base import resolved_fan_outs
-from gnntrain.selfcheck import kernel_choice
+from gnntrain.selfcheck.choice import kernel_choice
 from gnntrain.tasks.node_classification import positive_class
 from gnntrain.training.checkpoint import State, load_last, remove_stale_files
 
