@@ -26,7 +26,7 @@ from gnntrain.models import AnyModel
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run_store import ModelSignature
-from gnntrain.selfcheck import kernel_choice
+from gnntrain.selfcheck.choice import kernel_choice
 from gnntrain.tasks import Task
 from gnntrain.tasks.node_classification import positive_name
 from gnntrain.training.checkpoint import load_checkpoint, load_weights

@@ -254,7 +254,7 @@ def test_rank_0_alone_reads_the_files_of_runs(tmp_path: Path, key: str) -> None:
         (run / folder).mkdir(parents=True)
     shutil.copy(first / "store.json", run)
     resumed = checkpoint if key == "checkpoint" else None
-    job = Job(config, store, "opened", 0.0, run, time.time(), CPU_KERNELS, resumed)
+    job = Job(config, store, run, time.time(), CPU_KERNELS, resumed)
     plan = LaunchPlan(2, "cpu", threads=1, timeout=60, machines=(0, 1))
     launch(train_without_files, job, plan, run / "logs")
     assert metrics(run) == metrics(expected)[-len(metrics(run)) :]

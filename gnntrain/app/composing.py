@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,9 +100,7 @@ class Sources:
         parsed = [*syntax.parse_overrides(texts, groups, problems)]
         if not are_files_sound:
             raise ConfigError(problems)
-        # Of a group whose option is wrong no key is judged.
-        unsure = {"hydra"} | {problem.key for problem in problems if problem.key in groups}
-        ours = [one for one in parsed if re.split("[./@]", one.key_or_group)[0] not in unsure]
+        ours = [one for one in parsed if not syntax.is_hydras(one)]
         choices = [one for one in ours if syntax.is_choice(one, groups)]
         last = {one.key_or_group: one for one in choices}
         lines = (line for one in last.values() for line in syntax.hydra_lines(one, groups))

@@ -1,6 +1,5 @@
 """The configuration: one typed schema, and all mistakes reported at once."""
 
-from gnntrain.config.checks import changed_meaning as changed_meaning
 from gnntrain.config.checks import from_dict as from_dict
 from gnntrain.config.checks import machine_problems as machine_problems
 from gnntrain.config.checks import refuse_other_config as refuse_other_config

@@ -15,7 +15,7 @@ from gnntrain.config.models import PluginConfig
 from gnntrain.config.problems import ConfigError, Problem, as_typed, did_you_mean, shown
 from gnntrain.config.published import DATASET_NAMES
 from gnntrain.config.schema import Config, FilesConfig, TrainerConfig
-from gnntrain.config.section import judged
+from gnntrain.config.section import UNKNOWN, judged
 from gnntrain.errors import UserError
 from gnntrain.limits import available_cores, total_memory
 from gnntrain.paths import file_names, is_file
@@ -148,6 +148,9 @@ def from_dict(
     """
     config, wrong = judged(Config, raw, saved=saved)
     known = {problem.key for problem in found}
+    # Which keys there are beside a wrong name (`model=gta`) is not known.
+    unsure = tuple(f"{key}." for key in known if key in config.named)
+    wrong = [one for one in wrong if one.expected != UNKNOWN or not one.key.startswith(unsure)]
     problems = [*found, *(one for one in wrong if one.key not in known)]
     checks = [contradictions(config)]
     if begun is not None:

@@ -26,7 +26,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.paths import nearest_folder
 from gnntrain.reporting.rundir import explained
-from gnntrain.selfcheck import kernel_choice
+from gnntrain.selfcheck.choice import kernel_choice
 from gnntrain.training.layerwise import LayerwiseEvaluator
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Callback, Trainer

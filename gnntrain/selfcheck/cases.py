@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute.examples import awkward_inputs
@@ -57,30 +56,26 @@ class Outcome(NamedTuple):
 
 def all_cases() -> dict[Case, dict[str, Example]]:
     """Every case with its examples by name: first the sampler, which each run needs."""
-    draws: dict[str, dict[str, Any]] = {
-        "fan-outs 4, 3": {"fan_outs": (4, 3)},
-        "fan-outs 65, 2": {"fan_outs": (65, 2), "index_type": "int64"},
-        "all in-neighbours": {"fan_outs": (-1, 2)},
-        "with replacement": {"fan_outs": (3, 2), "is_repeating": True},
-        "padded": {"fan_outs": (3, 2), "is_padded": True},
-        "padded, fan-out 65": {"fan_outs": (65,), "is_padded": True},
-    }
     cases: dict[Case, dict[str, Example]] = {
-        (SAMPLER, "fp32"): {name: partial(_try_sampler, **draw) for name, draw in draws.items()}
+        (SAMPLER, "fp32"): {
+            "fan-outs 4, 3": partial(_try_sampler, (4, 3)),
+            "fan-outs 65, 2": partial(_try_sampler, (65, 2), index_type="int64"),
+            "all in-neighbours": partial(_try_sampler, (-1, 2)),
+            "with replacement": partial(_try_sampler, (3, 2), is_repeating=True),
+            "padded": partial(_try_sampler, (3, 2), is_padded=True),
+            "padded, fan-out 65": partial(_try_sampler, (65,), is_padded=True),
+        }
     }
-    first = next(awkward_inputs())
     for precision, dtype in PRECISIONS.items():
-        in_host_memory: dict[str, Example] = {}
+        pinned: dict[str, Example] = {}
         for name, operator in OPERATORS.items():
             if operator.has("cuda") and dtype in operator.types:
-                examples = {
-                    options: partial(_try_operator, name, options, dtype)
-                    for options in operator.examples(first)
-                }
-                cases[name, precision] = {**examples}
-                if spread := examples.get("rows in several matrices"):
-                    in_host_memory[name] = partial(spread, is_pinned=True)
-        cases[HOST_MEMORY, precision] = in_host_memory
+                examples = cases[name, precision] = {}
+                for options in operator.examples(next(awkward_inputs())):
+                    examples[options] = partial(_try_operator, name, options, dtype)
+                    if options == "rows in several matrices":
+                        pinned[name] = partial(_try_operator, name, options, dtype, is_pinned=True)
+        cases[HOST_MEMORY, precision] = pinned
     return cases
 
 
@@ -181,8 +176,8 @@ def _try_operator(
 
 
 def _try_sampler(
-    device: torch.device,
     fan_outs: tuple[int, ...],
+    device: torch.device,
     index_type: str = "int32",
     is_repeating: bool = False,
     is_padded: bool = False,
@@ -217,8 +212,8 @@ def _try_sampler(
         pairs = zip(tensors(drawn), tensors(cpu.sample(seeds, key)), strict=True)
         for i, (found, expected) in enumerate(pairs):
             if is_padded:  # by 0, and `indptr` by destinations without edges
-                value = int(expected[-1]) if i % 3 == 1 else 0
-                expected = F.pad(expected, (0, len(found) - len(expected)), value=value)
+                filler = expected[-1:] if i % 3 == 1 else expected.new_zeros(1)
+                expected = torch.cat([expected, filler.expand(len(found) - len(expected))])
             if found.dtype != expected.dtype or not torch.equal(found.cpu(), expected):
                 raise WrongResultError("another draw than the CPU's")
     return 0.0

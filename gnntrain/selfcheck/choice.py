@@ -28,8 +28,6 @@ from gnntrain.selfcheck.cases import Case, Outcome, all_cases, try_cases
 if TYPE_CHECKING:
     from gnntrain.distributed.rendezvous import Rendezvous
 
-TRITON_DEVICES = {"cuda"}
-"""Types of devices on which `compute.kernels=auto` means Triton's kernels."""
 _TRITON = "triton"  # stands among the kernels' names for all of them
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _log = logging.getLogger("gnntrain")
@@ -87,7 +85,7 @@ def takes_triton(asked: str, device_type: str) -> bool:
     which takes its own, but for Triton's interpreter in tests."""
     if asked == "triton" and device_type == "cpu":
         return os.environ.get("TRITON_INTERPRET") == "1"
-    return asked != "torch" and device_type in TRITON_DEVICES
+    return asked != "torch" and device_type == "cuda"
 
 
 def kinds_of_gpus(device_type: str) -> dict[str, str]:
@@ -119,19 +117,16 @@ def self_check(gpu: str, device: str, precisions: Collection[str]) -> dict[Case,
     known = load()
     if not known.keys() >= {*cases}:
         _log.warning("Trying the kernels on %s, once: this may take some minutes.", gpu)
-        # Other runs wait for the outcomes, unless that takes too long, or none can be kept there.
-        lock = FileLock(path.with_suffix(".lock"))
-        with contextlib.suppress(OSError, NotImplementedError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=600)
-        try:
+        with contextlib.ExitStack() as lock:
+            # Other runs wait for the outcomes, unless that takes too long, or none can be kept.
+            with contextlib.suppress(OSError, NotImplementedError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock.enter_context(FileLock(path.with_suffix(".lock"), timeout=600))
             known = load()
             known |= try_cases([case for case in cases if case not in known], device)
             with contextlib.suppress(OSError), atomic_write(path) as file:
                 kept = [(*case, outcome) for case, outcome in known.items() if outcome.is_lasting]
                 file.write(json.dumps(kept).encode())
-        finally:
-            lock.release()
     return {case: known[case] for case in cases}
 
 
@@ -148,8 +143,7 @@ def cache_file(gpu: str) -> Path:
     for room in ("compute", "sampling", "selfcheck"):
         for source in sorted((Path(__file__).parents[1] / room).glob("*.py")):
             digest.update(source.name.encode() + source.read_bytes())
-    try:
+    folder = Path(os.devnull)
+    with contextlib.suppress(RuntimeError):  # the user has no home: nothing is kept
         folder = platformdirs.user_cache_path("gnntrain")
-    except RuntimeError:  # the user has no home: nothing is kept
-        folder = Path(os.devnull)
     return folder / "selfcheck" / f"{digest.hexdigest()[:16]}.json"

@@ -44,7 +44,7 @@ from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, Int64Array, SampleKey, Seeds
-from gnntrain.selfcheck import kernel_choice
+from gnntrain.selfcheck.choice import kernel_choice
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.trainer import Trainer

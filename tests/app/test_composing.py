@@ -110,6 +110,13 @@ def test_mistakes_of_every_kind_come_together() -> None:
     )
 
 
+def test_values_beside_a_wrong_option_are_judged_and_keys_are_not() -> None:
+    found = problems_of(
+        "model=gta", "model.heads=3", "model.dropout=2", "dataset=cor", "dataset.x=1"
+    )
+    assert {one.assignment for one in found} == {"model=gta", "model.dropout=2", "dataset=cor"}
+
+
 @pytest.mark.parametrize(
     ("override", "hint"),
     [

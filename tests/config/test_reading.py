@@ -18,9 +18,9 @@ from gnntrain.config import (
     FilesConfig,
     PluginConfig,
     SamplerConfig,
-    changed_meaning,
     from_dict,
 )
+from gnntrain.config.checks import changed_meaning
 from gnntrain.config.models import model_names
 from gnntrain.config.section import in_words, key_schema
 from gnntrain.config.yaml_files import read_yaml

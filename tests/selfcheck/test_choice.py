@@ -17,9 +17,15 @@ from filelock import FileLock
 from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import ComputeConfig, Config, SyntheticConfig, TrainerConfig
 from gnntrain.errors import UserError
-from gnntrain.selfcheck import choice, kernel_choice
+from gnntrain.selfcheck import choice
 from gnntrain.selfcheck.cases import Case, Outcome, all_cases
-from gnntrain.selfcheck.choice import cache_file, faults_of, kinds_of_gpus, self_check
+from gnntrain.selfcheck.choice import (
+    cache_file,
+    faults_of,
+    kernel_choice,
+    kinds_of_gpus,
+    self_check,
+)
 
 H100 = "NVIDIA H100, driver 570.1"
 
