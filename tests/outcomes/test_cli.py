@@ -23,7 +23,7 @@ from gnntrain.commands.parsing import parse
 from gnntrain.config import Config
 from gnntrain.errors import Diverged, RankLost, RunError, UserError
 from gnntrain.reporting.rundir import RunPlace
-from tests.processes import environment, python
+from tests.processes import python, started
 from tests.report.samples import write_run
 from tests.sweep.test_trial_runner import ThreadProcess
 
@@ -483,16 +483,11 @@ def test_the_messages_are_ascii() -> None:
 
 
 def test_a_reader_that_goes_away_is_no_failure() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "gnntrain", "--help"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    ) as process:
+    with started("-m", "gnntrain", "--help") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
     assert process.returncode == 0
 
 
