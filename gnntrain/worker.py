@@ -152,13 +152,12 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 f"{counted(min(plan.global_batch_size, len(plan.seeds)), 'seed')} a step",
                 f"seed {config.trainer.seed}",
             ]
-            opened = f"{job.store_reason} ({text.format_seconds(job.store_seconds)})"
             facts = {
                 "dataset": graph.dataset,
                 "graph": " · ".join(sizes),
                 "positive": positive_phrase(graph, config.task.positive_class),
                 **(read if data and data.ids else {"split": read.get("split", "")}),
-                "store": f"{opened}\n{text.shown_path(job.store)}",
+                "store": f"{job.opened}\n{text.shown_path(job.store)}",
                 "model": f"{config.model.name} · {num_parameters:,} parameters",
                 "weights": begun_with,
                 "sampler": "\n".join([sampler, *loaders.why_placed]),

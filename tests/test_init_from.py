@@ -20,6 +20,7 @@ from gnntrain.errors import UserError
 from gnntrain.init_from import resolved_source, take_weights
 from gnntrain.models import build_model
 from gnntrain.training.checkpoint import load_checkpoint
+from tests.data.files import FEATURES, LABELS, write
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph
 from tests.packages import install
@@ -212,19 +213,11 @@ def test_a_model_of_ones_own_takes_all_but_its_outputs(
     assert main([*keys, *more, "+model.options.width=6", "run.dir=third"]) == 2
 
 
-def write_people(name: str, columns: str, prefix: str = "") -> list[str]:
-    """A table of 24 nodes of three classes, whose edges are a ring; the keys that read it."""
-    lines = []
-    for at in range(24):
-        values = {"age": at % 3 + 0.5, "spent": at % 5 + 0.25}
-        features = ",".join(str(values[column]) for column in columns.split(","))
-        lines.append(
-            f"n{at},{features},{prefix}{'cab'[at % 3]},{('train', 'val', 'test')[at // 8]}\n"
-        )
-    Path(f"{name}.csv").write_text(f"id,{columns},label,split\n" + "".join(lines))
-    edges = "".join(f"n{at},n{(at + 1) % 24}\n" for at in range(24))
-    Path("edges.csv").write_text(f"source,target\n{edges}")
-    return ["dataset=files", f"dataset.features={name}.csv", "dataset.edges=edges.csv"]
+def people(columns: str, prefix: str = "") -> list[str]:
+    """Keys that read the small graph with features of these names, and classes called otherwise."""
+    labels = LABELS.replace(",a", f",{prefix}a")
+    written = write(Path(), {"features": FEATURES.replace("f0,f1", columns), "labels": labels})
+    return ["dataset=files", *(f"dataset.{role}={path}" for role, path in written.items())]
 
 
 QUICK = ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=8", "sampler=full"]
@@ -236,9 +229,9 @@ QUICK = ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=8", "sampl
 def test_weights_of_other_features_or_classes_begin_at_random_even_of_as_many(
     columns: str, prefix: str, layer: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*QUICK, *write_people("first", "age,spent"), "run.dir=first"]) == 0
+    assert main([*QUICK, *people("age,spent"), "run.dir=first"]) == 0
     capfd.readouterr()
-    keys = [*QUICK, *write_people("second", columns, prefix), STILL]
+    keys = [*QUICK, *people(columns, prefix), STILL]
     assert main([*keys, "trainer.init_from=first", "run.dir=second"]) == 0
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "init_from" in line]
     assert main([*keys, "run.dir=third"]) == 0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +21,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.job import Job
 from gnntrain.run import train
-from tests.processes import free_port, python, wait_until
+from tests.processes import free_port, python, started, wait_until
 
 TINY = [
     *("dataset.num_nodes=600", "trainer.epochs=2", "model.hidden_channels=16"),
@@ -53,15 +51,8 @@ def start(
 ) -> subprocess.Popen[str]:
     """One of two processes; each has a store of its own."""
     env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    own = folder / f"cache{process}"
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        env=os.environ | env | variables(process) | {"XDG_CACHE_HOME": str(own)},
-        cwd=cwd or folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env |= {**variables(process), "XDG_CACHE_HOME": str(folder / f"cache{process}")}
+    return started(*arguments, folder=cwd or folder, env=env)
 
 
 def run_two(
@@ -263,7 +254,7 @@ def test_rank_0_alone_reads_the_files_of_runs(tmp_path: Path, key: str) -> None:
         (run / folder).mkdir(parents=True)
     shutil.copy(first / "store.json", run)
     resumed = checkpoint if key == "checkpoint" else None
-    job = Job(config, store, "opened", 0.0, run, time.time(), CPU_KERNELS, resumed)
+    job = Job(config, store, run, time.time(), CPU_KERNELS, resumed)
     plan = LaunchPlan(2, "cpu", threads=1, timeout=60, machines=(0, 1))
     launch(train_without_files, job, plan, run / "logs")
     assert metrics(run) == metrics(expected)[-len(metrics(run)) :]

@@ -22,7 +22,7 @@ MAX_CHUNK_ELEMENTS = 2**22
 # The same for edges × some features: of few columns each cache line would be read several times.
 MAX_COLUMN_ELEMENTS = 2**24
 # Columns that are selected one by one.
-MAX_SINGLE_COLUMNS = 16
+MAX_SINGLE_COLUMNS = 8
 
 
 def rows_at(features: LazyFeatures, places: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.signals import HANDLED
-from tests.processes import environment, python
+from tests.processes import python, started
 
 KEY = "GNNTRAIN_TEST_PROCESSES"
 
@@ -118,14 +117,7 @@ def outlive(file: str) -> None:
 
 def test_the_server_starts_nothing_for_a_parent_that_was_killed(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    command = [sys.executable, "-c", ORPHAN, str(begun)]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        cwd=tmp_path,
-    ) as parent:
+    with started("-c", ORPHAN, begun, folder=tmp_path) as parent:
         assert parent.stdout is not None
         server = psutil.Process(int(parent.stdout.readline()))
         time.sleep(0.5)  # until it waits for the server's answer
