@@ -437,6 +437,17 @@ def test_a_sweep_goes_on_with_the_keys_it_was_begun_with(
     assert len(run.asked) == 2
 
 
+def test_a_search_goes_on_with_no_fewer_trials_than_it_has(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ["sweep=optuna", "sweep.trials=3", "trainer.lr=interval(0.01,0.1)"]
+    assert main(["-m", *search, "run.dir=sweep"]) == 0
+    assert main(["resume", "sweep", "sweep.trials=2"]) == 2
+    assert "sweep.trials=2: the search has 3 trials" in capsys.readouterr().err
+    assert main(["resume", "sweep", "sweep.trials=4"]) == 0
+    assert len(run.asked) == 4
+
+
 def test_a_current_directory_that_has_gone_is_a_sentence(
     run: FakeRun,
     capsys: pytest.CaptureFixture[str],
