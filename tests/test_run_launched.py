@@ -83,14 +83,11 @@ def train_here(folder: Path, name: str, *arguments: str, num_processes: int) -> 
 
 
 @pytest.mark.slow
-def test_torchrun_trains_as_ranks_of_our_own_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_torchrun_trains_as_ranks_of_our_own_do(here: Path) -> None:
     done = python(*TORCHRUN, "-m", "gnntrain", *TINY, "run.dir=theirs")
     assert done.returncode == 0, done.stdout + done.stderr
-    theirs = tmp_path / "theirs"
-    ours = train_here(tmp_path, "ours", num_processes=2)
+    theirs = here / "theirs"
+    ours = train_here(here, "ours", num_processes=2)
     assert metrics(theirs) == metrics(ours)
     assert summary_of(theirs)["world_size"] == 2
     assert sorted(path.name for path in (theirs / "logs").iterdir()) == ["rank_0.log", "rank_1.log"]
@@ -135,38 +132,32 @@ def test_what_one_process_does_is_refused(
 
 
 @pytest.mark.slow
-def test_one_process_a_machine_starts_the_ranks_of_its_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_one_process_a_machine_starts_the_ranks_of_its_machine(here: Path) -> None:
     ranks = "distributed.num_processes=2"
     for code, _, errors in run_two(
-        tmp_path, *TINY, ranks, "run.dir=theirs", variables=one_machine_each
+        here, *TINY, ranks, "run.dir=theirs", variables=one_machine_each
     ):
         assert code == 0, errors
-    theirs = tmp_path / "theirs"
+    theirs = here / "theirs"
     assert summary_of(theirs)["world_size"] == 4
-    assert metrics(theirs) == metrics(train_here(tmp_path, "ours", num_processes=4))
+    assert metrics(theirs) == metrics(train_here(here, "ours", num_processes=4))
     assert len(list((theirs / "logs").iterdir())) == 4
     # Each machine has built its own store.
-    assert len(list(tmp_path.glob("cache*/gnntrain/stores/*/meta.json"))) == 2
+    assert len(list(here.glob("cache[01]/gnntrain/stores/*/meta.json"))) == 2
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_several_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_goes_on_in_several_processes(here: Path) -> None:
     command = [*TINY, "run.dir=theirs"]
     for arguments in (
         command,
         ["resume", "theirs", "trainer.epochs=4"],
         command,  # it has completed: both end at once
     ):
-        for code, _, errors in run_two(tmp_path, *arguments, variables=one_machine_each):
+        for code, _, errors in run_two(here, *arguments, variables=one_machine_each):
             assert code == 0, errors
-    ours = train_here(tmp_path, "ours", "trainer.epochs=4", num_processes=2)
-    assert metrics(tmp_path / "theirs") == metrics(ours)
+    ours = train_here(here, "ours", "trainer.epochs=4", num_processes=2)
+    assert metrics(here / "theirs") == metrics(ours)
 
 
 @pytest.mark.slow

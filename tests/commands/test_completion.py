@@ -48,14 +48,11 @@ def test_a_word_is_completed(line: str, found: list[str]) -> None:
     assert candidates(line) == found
 
 
-def test_runs_are_completed_where_a_run_is_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_runs_are_completed_where_a_run_is_wanted(here: Path) -> None:
     assert "latest" not in candidates("gnntrain evaluate ")
     for name in ("first", "second"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "config.yaml").touch()
+        (here / "runs" / name).mkdir(parents=True)
+        (here / "runs" / name / "config.yaml").touch()
     assert candidates("gnntrain evaluate ") == ["latest", "first", "second"]
     assert candidates("gnntrain resume s") == ["second"]
     assert "trainer.epochs=" in candidates("gnntrain resume second trainer.ep")

@@ -37,19 +37,18 @@ def tell(file: str) -> None:
 def test_a_process_has_the_parents_present_surroundings(
     value: str,
     uses_gpu: bool,
-    tmp_path: Path,
+    here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(KEY, value)
-    monkeypatch.chdir(tmp_path)
-    process = start_process(tell, (str(tmp_path / "told.json"),), uses_gpu=uses_gpu)
+    process = start_process(tell, (str(here / "told.json"),), uses_gpu=uses_gpu)
     process.join(60)
     assert process.exitcode == 0
-    found = json.loads((tmp_path / "told.json").read_text())
+    found = json.loads((here / "told.json").read_text())
     assert found == {
         "environment": value,
-        "folder": str(tmp_path),
+        "folder": str(here),
         "was blocked": True,
         "worker": not uses_gpu,
     }

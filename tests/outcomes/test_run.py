@@ -206,10 +206,7 @@ def test_prepare_builds_then_verifies_and_rebuilds_what_was_tampered_with(
     assert "indices" in output
 
 
-def test_a_users_own_name_goes_with_a_run_from_its_folder_to_its_report(
-    gnntrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_users_own_name_goes_with_a_run_from_its_folder_to_its_report(gnntrain: Command) -> None:
     rng = np.random.default_rng(0)
     np.save("x.npy", rng.normal(size=(60, 3)).astype(np.float32))
     np.save("e.npy", rng.integers(0, 60, (240, 2)))

@@ -32,11 +32,8 @@ def trials(folder: str) -> list[dict[str, Any]]:
     return [trial | {"seconds": None, "overrides": trial["varied"]} for trial in found]
 
 
-def test_a_search_that_was_killed_goes_on_with_the_trials_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("here")
+def test_a_search_that_was_killed_goes_on_with_the_trials_it_had() -> None:
     assert main(["-m", *SEARCH, "run.dir=whole"]) == 0
     killed = started("-m", "gnntrain", "-m", *SEARCH, "run.dir=killed")
     # Until the third trial has saved an epoch.
