@@ -22,6 +22,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.job import Job
 from gnntrain.run import train
 from tests.processes import free_port, python, started, wait_until
+from tests.summaries import epochs_of, summary_of
 
 TINY = [
     *("dataset.num_nodes=600", "trainer.epochs=2", "model.hidden_channels=16"),
@@ -71,13 +72,7 @@ def run_two(
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     """What a run has computed, without times."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if "/" in k} for line in lines]
-
-
-def summary(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    return found
+    return [{k: v for k, v in line.items() if "/" in k} for line in epochs_of(run)]
 
 
 def train_here(folder: Path, name: str, *arguments: str, num_processes: int) -> Path:
@@ -97,7 +92,7 @@ def test_torchrun_trains_as_ranks_of_our_own_do(
     theirs = tmp_path / "theirs"
     ours = train_here(tmp_path, "ours", num_processes=2)
     assert metrics(theirs) == metrics(ours)
-    assert summary(theirs)["world_size"] == 2
+    assert summary_of(theirs)["world_size"] == 2
     assert sorted(path.name for path in (theirs / "logs").iterdir()) == ["rank_0.log", "rank_1.log"]
     assert done.stdout.count("completed after 2 of 2 epochs") == 1
 
@@ -150,7 +145,7 @@ def test_one_process_a_machine_starts_the_ranks_of_its_machine(
     ):
         assert code == 0, errors
     theirs = tmp_path / "theirs"
-    assert summary(theirs)["world_size"] == 4
+    assert summary_of(theirs)["world_size"] == 4
     assert metrics(theirs) == metrics(train_here(tmp_path, "ours", num_processes=4))
     assert len(list((theirs / "logs").iterdir())) == 4
     # Each machine has built its own store.
@@ -184,7 +179,7 @@ def test_a_signal_to_one_process_ends_all_after_the_same_step(tmp_path: Path) ->
     processes[1].send_signal(signal.SIGTERM)
     errors = [process.communicate(timeout=SECONDS)[1] for process in processes]
     assert [process.returncode for process in processes] == [143, 143], errors
-    assert summary(tmp_path / "run")["status"] == "interrupted"
+    assert summary_of(tmp_path / "run")["status"] == "interrupted"
 
 
 SCRIPT = """
