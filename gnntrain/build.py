@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,23 +77,6 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
         model.add_module("head", task.head)
     seed_generators(seed + 1 + context.rank, context.device)
     return model.to(context.device)
-
-
-def context_of_role(
-    config: Config, everyone: DistributedContext
-) -> tuple[DistributedContext, bool]:
-    """This rank among those that train, or among the servers, of which each counts as a machine, as
-    it shares no memory; whether it is one. Collective."""
-    servers, timeout = config.distributed.servers, config.distributed.timeout
-    if not servers:
-        return everyone, False
-    first = everyone.world_size - servers
-    trainer = everyone.among(range(first), timeout)
-    server = everyone.among(range(first, everyone.world_size), timeout)
-    if trainer is not None:
-        return trainer, False
-    assert server is not None
-    return replace(server, machines=tuple(range(servers)), machine_group=None), True
 
 
 def build_exchange(

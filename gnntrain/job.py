@@ -26,14 +26,13 @@ class Job:
 
     config: Config  # resolved
     store: Path  # the directory of the graph's store
-    store_reason: str  # how the parent opened it, for example "opened"
-    store_seconds: float  # to open or build it
     run: Path  # its directory
     started: float  # the run, or its resumption, in seconds since 1970
     kernels: KernelChoice  # who computes the operators, on every rank
     checkpoint: Path | None = None  # to resume from; None: train from the beginning
     # To a process that shows the run; else whether the console does.
     listener: Connection | bool = True
+    opened: str = ""  # to show: how the store was opened, and in how long
 
 
 def summarize(

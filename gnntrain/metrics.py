@@ -89,9 +89,6 @@ class Metric:
         return self.cost(value) < self.cost(than)
 
 
-_REGISTERED: dict[str, Metric] = {}
-
-
 def metric(
     name: str, *, higher_is_better: bool, label_kinds: Collection[str]
 ) -> Callable[[Compute], Compute]:
@@ -239,7 +236,7 @@ def _of_quantities(name: str, outputs: Tensor, targets: Tensor) -> float:
 
 
 _ANY, _BINARY = frozenset(CLASS_KINDS), frozenset(["binary"])
-for _metric in (
+_BUILT_IN = (
     # Of several labels a node, the share of right flags.
     Metric("accuracy", lambda counts: _share(*counts), True, _ANY, _right_counts),
     *(
@@ -256,8 +253,8 @@ for _metric in (
         Metric(name, partial(_of_quantities, name), name == "r2", frozenset(["continuous"]))
         for name in ("r2", "rmse", "mae")
     ),
-):
-    _REGISTERED[_metric.name] = _metric
+)
+_REGISTERED = {one.name: one for one in _BUILT_IN}
 BUILT_IN_METRICS = tuple(_REGISTERED)
 
 

@@ -41,7 +41,7 @@ from gnntrain.metrics import outside_metrics
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
-from gnntrain.reporting.text import counted
+from gnntrain.reporting.text import counted, format_seconds
 from gnntrain.run_store import prepare_store as prepare_store
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck.choice import kernel_choice
@@ -222,9 +222,9 @@ def _run(
             run = RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
             stack.enter_context(rundir.held(run.path))
         (run.path / "summary.json").unlink(missing_ok=True)
-        graph = opened.store.path, opened.reason, opened.seconds
-        job = Job(config, *graph, run.path, started, kernels, checkpoint, listener)
-        return _train(run, job, opened.store, plan, rendezvous)
+        how, store = f"{opened.reason} ({format_seconds(opened.seconds)})", opened.store
+        job = Job(config, store.path, run.path, started, kernels, checkpoint, listener, how)
+        return _train(run, job, store, plan, rendezvous)
 
 
 def _last(run: RunDirectory) -> tuple[State, Path | None]:
@@ -537,9 +537,8 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     store = stores[rendezvous.machines.index(rendezvous.machine)]
     kernels = kernel_choice(config, plan.device, rendezvous)
     job = rendezvous.wait_for("job")
-    graph = Path(store["path"]), store["reason"], store["seconds"]
     checkpoint = job["checkpoint"] and Path(job["checkpoint"])
-    own = Job(config, *graph, Path(job["run"]), job["started"], kernels, checkpoint)
+    own = Job(config, Path(store["path"]), Path(job["run"]), job["started"], kernels, checkpoint)
     launch("gnntrain.worker:train_rank", own, plan, rendezvous=rendezvous)
     summary = rendezvous.wait_for("summary")
     return summary
@@ -547,11 +546,8 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
 
 def _plain(opened: run_store.OpenedGraph) -> dict[str, Any]:
     store = opened.store
-    record = run_store.record_of(store)
     return {
-        "path": record.path,
-        "digest": record.digest,
+        "path": str(store.path),
+        "digest": store.content_digest,
         "partition": store.meta.digest if isinstance(store, PartitionedGraph) else None,
-        "reason": opened.reason,
-        "seconds": opened.seconds,
     }

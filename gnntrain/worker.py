@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import replace
 from typing import Any
 
 import platformdirs
@@ -55,7 +56,14 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 raise
             folder = platformdirs.user_log_path("gnntrain") / run.path.name
             stack.enter_context(rank_log(folder, everyone.rank))
-        context, serves = build.context_of_role(config, everyone)
+        serves, servers, timeout = False, config.distributed.servers, config.distributed.timeout
+        if servers:
+            first = everyone.world_size - servers
+            as_trainer = everyone.among(range(first), timeout)
+            as_server = everyone.among(range(first, everyone.world_size), timeout)
+            context = as_trainer or as_server or everyone
+            if serves := as_server is not None:  # they share no memory: each counts as a machine
+                context = replace(context, machines=tuple(range(servers)), machine_group=None)
         listeners: list[Listener] = []
         if context.is_main and not serves:
             shown: Console | Channel | None = None  # or the process that started the run shows it
@@ -98,7 +106,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             initial = take_weights(config, model, graph)
         loaders = build.build_loaders(config, task, model, graph, context, exchange)
         callbacks: list[Callback] = []
-        if exchange is not None and config.distributed.servers:
+        if exchange is not None and servers:
             evaluator = stack.enter_context(served_evaluator(exchange, context))
             callbacks = [ServerTimes(exchange)]
         else:
@@ -122,7 +130,7 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             ranks = counted(context.world_size, "GPU rank" if on_gpu else "CPU rank")
             if context.num_machines > 1:
                 ranks += f" on {context.num_machines} machines"
-            each, servers = " each" * (context.world_size > 1), config.distributed.servers
+            each = " each" * (context.world_size > 1)
             computing = [
                 f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
                 counted(servers, "server") if servers else "",
@@ -152,13 +160,12 @@ def train_rank(context: DistributedContext, job: Job) -> None:
                 f"{counted(min(plan.global_batch_size, len(plan.seeds)), 'seed')} a step",
                 f"seed {config.trainer.seed}",
             ]
-            opened = f"{job.store_reason} ({text.format_seconds(job.store_seconds)})"
             facts = {
                 "dataset": graph.dataset,
                 "graph": " · ".join(sizes),
                 "positive": positive_phrase(graph, config.task.positive_class),
                 **(read if data and data.ids else {"split": read.get("split", "")}),
-                "store": f"{opened}\n{text.shown_path(job.store)}",
+                "store": f"{job.opened}\n{text.shown_path(job.store)}",
                 "model": f"{config.model.name} · {num_parameters:,} parameters",
                 "weights": begun_with,
                 "sampler": "\n".join([sampler, *loaders.why_placed]),

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,6 +35,16 @@ def python(
         timeout=300,
         check=False,
     )
+
+
+def started(
+    *words: object, folder: Path | None = None, env: Mapping[str, str] = {}, **options: Any
+) -> subprocess.Popen[str]:
+    """Python, which does so now; its output is read here unless options say otherwise."""
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, *map(str, words)]
+    env = {**environment(), **env}
+    return subprocess.Popen(command, cwd=folder, env=env, **piped | options)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -19,6 +18,7 @@ from gnntrain.app import compose_config
 from gnntrain.cli import main
 from tests.packages import install
 from tests.processes import ROOT, python
+from tests.summaries import epochs_of, summary_of
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FOR_USERS, FOR_US = PAGE.split("## In gnntrain itself")
@@ -100,7 +100,7 @@ def _package(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def trained(folder: Path) -> dict[str, object]:
-    summary: dict[str, object] = json.loads((folder / "run" / "summary.json").read_text())
+    summary = summary_of(folder / "run")
     assert summary["status"] == "completed"
     return summary
 
@@ -141,8 +141,7 @@ def test_a_metric_of_the_page_judges_a_run(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text(f"id,label,a,b\n{nodes}\n")
     assert main(command_with("error_rate")) == 0
     assert trained(tmp_path)["metric"] == "error_rate"
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    errors = [json.loads(line)["val/error_rate"] for line in lines]
+    errors = [row["val/error_rate"] for row in epochs_of(tmp_path / "run")]
     assert trained(tmp_path)["best_epoch"] == 1 + errors.index(min(errors))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,14 @@ from gnntrain.errors import UserError
 from gnntrain.init_from import resolved_source, take_weights
 from gnntrain.models import build_model
 from gnntrain.training.checkpoint import load_checkpoint
+from tests.data.files import FEATURES, LABELS, write
 from tests.graphs import random_graph, stored
 from tests.hetero_graphs import hetero_graph
 from tests.packages import install
 from tests.results.runs import run_of
 from tests.results.test_typed_prediction import run_of as run_of_types
 from tests.results.test_typed_prediction import with_ids as typed_ids
+from tests.summaries import summary_of
 
 SMALL = ["trainer.gpus=0", "dataset.num_nodes=300", "model.hidden_channels=8", "trainer.epochs=2"]
 
@@ -47,11 +48,6 @@ def best(run: str) -> dict[str, Tensor]:
     return weights
 
 
-def summary(run: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((Path(run) / "summary.json").read_text())
-    return told
-
-
 # A learning rate at which a step changes no weight in float32.
 STILL = "trainer.lr=1e-30"
 
@@ -61,13 +57,13 @@ def test_a_run_begins_with_the_best_weights_of_another(first: str) -> None:
     assert main([*SMALL, *more, "run.dir=second", "dataset.seed=7"]) == 0
     before, after = best(first), best("second")
     assert all(torch.equal(before[name], after[name]) for name in before)
-    told = summary("second")["initial_weights"]
-    assert told["num_taken"] == told["num_parameters"] == summary("second")["num_parameters"]
-    assert told["epoch"] == summary(first)["best_epoch"]
+    told = summary_of("second")["initial_weights"]
+    assert told["num_taken"] == told["num_parameters"] == summary_of("second")["num_parameters"]
+    assert told["epoch"] == summary_of(first)["best_epoch"]
     assert told["run"] == str(Path(first).resolve())
     written = yaml.safe_load(Path("second/config.yaml").read_text())
     assert written["trainer"]["init_from"] == str(Path(first).resolve())
-    assert "initial_weights" not in summary(first)
+    assert "initial_weights" not in summary_of(first)
 
 
 def test_the_last_layer_begins_anew_where_there_are_other_classes(
@@ -77,7 +73,7 @@ def test_the_last_layer_begins_anew_where_there_are_other_classes(
     assert main([*SMALL, *more]) == 0
     before, after = best(first), best("second")
     assert torch.equal(before["convs.0.lin_l.weight"], after["convs.0.lin_l.weight"])
-    told = summary("second")["initial_weights"]
+    told = summary_of("second")["initial_weights"]
     last = sum(weight.numel() for name, weight in after.items() if name.startswith("convs.1."))
     assert told["num_taken"] == told["num_parameters"] - last
     assert f"{told['num_taken']:,} of {told['num_parameters']:,}" in capsys.readouterr().out
@@ -108,11 +104,11 @@ def test_a_resumed_run_keeps_its_own_weights_even_where_the_first_run_has_gone()
     assert main([*SMALL, "run.dir=first"]) == 0
     assert main([*SMALL, "trainer.init_from=first", "run.dir=second"]) == 0
     assert main([*SMALL, "trainer.init_from=first", "run.dir=whole", "trainer.epochs=4"]) == 0
-    begun = summary("second")["initial_weights"]
+    begun = summary_of("second")["initial_weights"]
     Path("first").rename("elsewhere")
     assert main(["resume", "second", "trainer.epochs=4"]) == 0
-    assert summary("second")["initial_weights"] == begun
-    assert summary("second")["train_loss"] == summary("whole")["train_loss"]
+    assert summary_of("second")["initial_weights"] == begun
+    assert summary_of("second")["train_loss"] == summary_of("whole")["train_loss"]
 
 
 def test_a_name_and_latest_mean_runs_of_this_folder() -> None:
@@ -120,8 +116,8 @@ def test_a_name_and_latest_mean_runs_of_this_folder() -> None:
     for source, name in (("first", "second"), ("latest", "third")):
         assert main([*SMALL, f"trainer.init_from={source}", f"run.name={name}"]) == 0
     runs = Path("runs").resolve()
-    assert summary("runs/second")["initial_weights"]["run"] == str(runs / "first")
-    assert summary("runs/third")["initial_weights"]["run"] == str(runs / "second")
+    assert summary_of("runs/second")["initial_weights"]["run"] == str(runs / "first")
+    assert summary_of("runs/third")["initial_weights"]["run"] == str(runs / "second")
 
 
 def test_a_sweep_begins_with_a_run_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,24 +203,16 @@ def test_a_model_of_ones_own_takes_all_but_its_outputs(
     assert main(["evaluate", "first"]) == 0
     more = [STILL, "trainer.init_from=first", "dataset.num_classes=3"]
     assert main([*keys, *more, "run.dir=second"]) == 0
-    told = summary("second")["initial_weights"]
+    told = summary_of("second")["initial_weights"]
     assert (told["num_taken"], told["num_parameters"]) == (64 * 4 + 4, 64 * 4 + 4 + 4 * 3 + 3)
     assert main([*keys, *more, "+model.options.width=6", "run.dir=third"]) == 2
 
 
-def write_people(name: str, columns: str, prefix: str = "") -> list[str]:
-    """A table of 24 nodes of three classes, whose edges are a ring; the keys that read it."""
-    lines = []
-    for at in range(24):
-        values = {"age": at % 3 + 0.5, "spent": at % 5 + 0.25}
-        features = ",".join(str(values[column]) for column in columns.split(","))
-        lines.append(
-            f"n{at},{features},{prefix}{'cab'[at % 3]},{('train', 'val', 'test')[at // 8]}\n"
-        )
-    Path(f"{name}.csv").write_text(f"id,{columns},label,split\n" + "".join(lines))
-    edges = "".join(f"n{at},n{(at + 1) % 24}\n" for at in range(24))
-    Path("edges.csv").write_text(f"source,target\n{edges}")
-    return ["dataset=files", f"dataset.features={name}.csv", "dataset.edges=edges.csv"]
+def people(columns: str, prefix: str = "") -> list[str]:
+    """Keys that read the small graph with features of these names, and classes called otherwise."""
+    labels = LABELS.replace(",a", f",{prefix}a")
+    written = write(Path(), {"features": FEATURES.replace("f0,f1", columns), "labels": labels})
+    return ["dataset=files", *(f"dataset.{role}={path}" for role, path in written.items())]
 
 
 QUICK = ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=8", "sampler=full"]
@@ -236,9 +224,9 @@ QUICK = ["trainer.gpus=0", "trainer.epochs=1", "model.hidden_channels=8", "sampl
 def test_weights_of_other_features_or_classes_begin_at_random_even_of_as_many(
     columns: str, prefix: str, layer: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*QUICK, *write_people("first", "age,spent"), "run.dir=first"]) == 0
+    assert main([*QUICK, *people("age,spent"), "run.dir=first"]) == 0
     capfd.readouterr()
-    keys = [*QUICK, *write_people("second", columns, prefix), STILL]
+    keys = [*QUICK, *people(columns, prefix), STILL]
     assert main([*keys, "trainer.init_from=first", "run.dir=second"]) == 0
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "init_from" in line]
     assert main([*keys, "run.dir=third"]) == 0

@@ -24,8 +24,8 @@ def test_the_mistakes_it_shows_are_told_so(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.strip() == expected.strip()
 
 
-def test_its_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_its_python_example_runs() -> None:
     (example,) = blocks("python")
     names: dict[str, object] = {"__name__": "__main__"}
     exec(compile(example, "README.md", "exec"), names)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +21,8 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.job import Job
 from gnntrain.run import train
-from tests.processes import free_port, python, wait_until
+from tests.processes import free_port, python, started, wait_until
+from tests.summaries import epochs_of, summary_of
 
 TINY = [
     *("dataset.num_nodes=600", "trainer.epochs=2", "model.hidden_channels=16"),
@@ -53,15 +52,8 @@ def start(
 ) -> subprocess.Popen[str]:
     """One of two processes; each has a store of its own."""
     env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    own = folder / f"cache{process}"
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        env=os.environ | env | variables(process) | {"XDG_CACHE_HOME": str(own)},
-        cwd=cwd or folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env |= {**variables(process), "XDG_CACHE_HOME": str(folder / f"cache{process}")}
+    return started(*arguments, folder=cwd or folder, env=env)
 
 
 def run_two(
@@ -80,13 +72,7 @@ def run_two(
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     """What a run has computed, without times."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if "/" in k} for line in lines]
-
-
-def summary(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    return found
+    return [{k: v for k, v in line.items() if "/" in k} for line in epochs_of(run)]
 
 
 def train_here(folder: Path, name: str, *arguments: str, num_processes: int) -> Path:
@@ -97,16 +83,13 @@ def train_here(folder: Path, name: str, *arguments: str, num_processes: int) -> 
 
 
 @pytest.mark.slow
-def test_torchrun_trains_as_ranks_of_our_own_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_torchrun_trains_as_ranks_of_our_own_do(here: Path) -> None:
     done = python(*TORCHRUN, "-m", "gnntrain", *TINY, "run.dir=theirs")
     assert done.returncode == 0, done.stdout + done.stderr
-    theirs = tmp_path / "theirs"
-    ours = train_here(tmp_path, "ours", num_processes=2)
+    theirs = here / "theirs"
+    ours = train_here(here, "ours", num_processes=2)
     assert metrics(theirs) == metrics(ours)
-    assert summary(theirs)["world_size"] == 2
+    assert summary_of(theirs)["world_size"] == 2
     assert sorted(path.name for path in (theirs / "logs").iterdir()) == ["rank_0.log", "rank_1.log"]
     assert done.stdout.count("completed after 2 of 2 epochs") == 1
 
@@ -149,38 +132,32 @@ def test_what_one_process_does_is_refused(
 
 
 @pytest.mark.slow
-def test_one_process_a_machine_starts_the_ranks_of_its_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_one_process_a_machine_starts_the_ranks_of_its_machine(here: Path) -> None:
     ranks = "distributed.num_processes=2"
     for code, _, errors in run_two(
-        tmp_path, *TINY, ranks, "run.dir=theirs", variables=one_machine_each
+        here, *TINY, ranks, "run.dir=theirs", variables=one_machine_each
     ):
         assert code == 0, errors
-    theirs = tmp_path / "theirs"
-    assert summary(theirs)["world_size"] == 4
-    assert metrics(theirs) == metrics(train_here(tmp_path, "ours", num_processes=4))
+    theirs = here / "theirs"
+    assert summary_of(theirs)["world_size"] == 4
+    assert metrics(theirs) == metrics(train_here(here, "ours", num_processes=4))
     assert len(list((theirs / "logs").iterdir())) == 4
     # Each machine has built its own store.
-    assert len(list(tmp_path.glob("cache*/gnntrain/stores/*/meta.json"))) == 2
+    assert len(list(here.glob("cache[01]/gnntrain/stores/*/meta.json"))) == 2
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_several_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_goes_on_in_several_processes(here: Path) -> None:
     command = [*TINY, "run.dir=theirs"]
     for arguments in (
         command,
         ["resume", "theirs", "trainer.epochs=4"],
         command,  # it has completed: both end at once
     ):
-        for code, _, errors in run_two(tmp_path, *arguments, variables=one_machine_each):
+        for code, _, errors in run_two(here, *arguments, variables=one_machine_each):
             assert code == 0, errors
-    ours = train_here(tmp_path, "ours", "trainer.epochs=4", num_processes=2)
-    assert metrics(tmp_path / "theirs") == metrics(ours)
+    ours = train_here(here, "ours", "trainer.epochs=4", num_processes=2)
+    assert metrics(here / "theirs") == metrics(ours)
 
 
 @pytest.mark.slow
@@ -193,7 +170,7 @@ def test_a_signal_to_one_process_ends_all_after_the_same_step(tmp_path: Path) ->
     processes[1].send_signal(signal.SIGTERM)
     errors = [process.communicate(timeout=SECONDS)[1] for process in processes]
     assert [process.returncode for process in processes] == [143, 143], errors
-    assert summary(tmp_path / "run")["status"] == "interrupted"
+    assert summary_of(tmp_path / "run")["status"] == "interrupted"
 
 
 SCRIPT = """
@@ -263,7 +240,7 @@ def test_rank_0_alone_reads_the_files_of_runs(tmp_path: Path, key: str) -> None:
         (run / folder).mkdir(parents=True)
     shutil.copy(first / "store.json", run)
     resumed = checkpoint if key == "checkpoint" else None
-    job = Job(config, store, "opened", 0.0, run, time.time(), CPU_KERNELS, resumed)
+    job = Job(config, store, run, time.time(), CPU_KERNELS, resumed)
     plan = LaunchPlan(2, "cpu", threads=1, timeout=60, machines=(0, 1))
     launch(train_without_files, job, plan, run / "logs")
     assert metrics(run) == metrics(expected)[-len(metrics(run)) :]

@@ -57,31 +57,22 @@ def run_hydra(typed: Sequence[str], flags: Sequence[str], sources: Sources) -> i
     except SystemExit as error:  # Hydra has said why
         return 2 if error.code else 0
     except Exception as error:
-        if (ours := _as_ours(error)) is error:  # with the cause it has
-            raise
-        raise ours from error
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, GnntrainError) or hasattr(cause, "run_dir"):  # of a run
+                raise cause from cause.__cause__
+            cause = cause.__cause__ or cause.__context__
+        calls = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+        if calls & {"run_job", "sweep"} and not isinstance(error, HYDRAS_ERRORS):
+            with rundir.explained(Path(getattr(error, "filename", None) or ".")):
+                raise
+        texts = (" ".join(str(one or "").split()) for one in (error, error.__cause__))
+        message = ": ".join(filter(None, texts)) or type(error).__name__
+        hint = "`gnntrain --hydra-help` tells of Hydra's flags and keys."
+        raise UserError(message, hint) from error
     finally:
         sys.argv, sys.stderr, os.environ["HYDRA_FULL_ERROR"] = argv, stderr, full
     return 0
-
-
-def _as_ours(error: Exception) -> BaseException:
-    """The error to raise for one that came out of Hydra's main."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, GnntrainError) or hasattr(cause, "run_dir"):  # of a run
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    calls = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
-    if calls & {"run_job", "sweep"} and not isinstance(error, HYDRAS_ERRORS):
-        try:
-            with rundir.explained(Path(getattr(error, "filename", None) or ".")):
-                raise error
-        except Exception as sentence:  # an OSError in a sentence, or itself
-            return sentence
-    texts = (" ".join(str(one or "").split()) for one in (error, error.__cause__))
-    message = ": ".join(filter(None, texts)) or type(error).__name__
-    return UserError(message, "`gnntrain --hydra-help` tells of Hydra's flags and keys.")
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def choice_problem(override: Override, groups: Groups) -> Problem | None:
         options += plugin_names(_OF_PACKAGES[group][1])
     chosen = value if several and isinstance(value, list) else [value]
     wrong = [str(name) for name in chosen if str(name) not in options]
-    if not wrong or is_packaged(group, value) or (group, value) == ("experiment", None):
+    if not wrong:
         return None
     expects = ("a list of some of " if several else "one of ") + ", ".join(options)
     return Problem(group, shown(value), expects, did_you_mean(wrong[0], options))
@@ -176,7 +176,7 @@ def with_file(typed: Sequence[str], groups: Groups, problems: list[Problem]) -> 
                 option = None
             if chosen not in (None, option) and name is not None:
                 keys = {}
-        if (option is not None or section is None) and group not in typed_options:
+        if option is not None and group not in typed_options:
             choices.append(f"{group}={written(option)}")
         for key, value in keys.items():
             if re.fullmatch(r"[\w-]+", str(key)):
@@ -193,8 +193,7 @@ def hydra_lines(override: Override, groups: Groups) -> list[str]:
     if is_choice(override, groups):
         if is_packaged(key, value) and value not in groups[key]:
             return [f"{key}={_OF_PACKAGES[key][0]}", f"++{key}.name={written(value)}"]
-        # Hydra cannot leave an option out.
-        return ["experiment=none"] if (key, value) == ("experiment", None) else [form]
+        return [form]
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     if key in LIST_KEYS and any(isinstance(one, dict) for one in values):
         return [f"{key}=null", form]

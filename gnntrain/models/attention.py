@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from gnntrain.compute import ops
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
-from gnntrain.compute.reference import by_head
+from gnntrain.compute.reference import by_head, exact_type
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
 
@@ -51,8 +50,7 @@ def attend(
         in-edges; with extra loops their weights, without gradients.
     """
     scores = score, target, loop
-    dtypes = [part.dtype for part in scores if part is not None]
-    dtype = reduce(torch.promote_types, dtypes, torch.float32)
+    dtype = exact_type(*[part.dtype for part in scores if part is not None])
     converted = [None if part is None else part.to(dtype).contiguous() for part in scores]
     return _attend(rows, *converted, (adds_loops, slope, dropout, block))
 

@@ -47,8 +47,7 @@ class EmbeddingTable(nn.Module):
     def in_place(self, nodes: Tensor | None) -> tuple[LazyFeatures, Tensor]:
         """As `forward` without a copy, for a function that computes the rows' gradient: the rows,
         and a tensor `[n, channels]` without memory, which the gradient is to reach."""
-        features = LazyFeatures(self.weight.detach())
-        features = features if nodes is None else features.select(nodes)
+        features = LazyFeatures(self.weight.detach(), nodes)
         leaf = self.weight.new_empty(()).expand(len(features), features.num_features)
         if torch.is_grad_enabled():
             self._nodes, self._rows = nodes, leaf.requires_grad_()

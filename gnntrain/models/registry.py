@@ -148,5 +148,4 @@ def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel
         with torch.no_grad():
             model.eval()(*typed if is_typed else (x[schema.target], edges))
         model.train()
-    types = schema if is_typed else None
-    return PlainModel(model, name, out_channels, types, embedding_channels)
+    return PlainModel(model, name, out_channels, schema if is_typed else None, embedding_channels)

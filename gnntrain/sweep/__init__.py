@@ -127,15 +127,18 @@ def resume_sweep(
     launcher this machine's workers train.
 
     Raises:
-        UserError: For other keys; and as for `run_sweep`.
+        UserError: For other keys, or fewer trials than there are; and as for `run_sweep`.
     """
     command = changed_command(folder.command(), overrides)
     plan = check_sweep(command.overrides, command.sources)
     is_here = launcher is None
     slots = plan_slots(plan.config, plan.num_trials) if is_here else Slots([None])
     with held(folder.path, "sweep"):
-        folder.write_command(command)
         trials = folder.trials() or _listed(plan, folder)
+        if len(trials) > plan.num_trials:
+            told = f"sweep.trials={plan.num_trials}: the search has {len(trials)} trials already"
+            raise UserError(told, "Give a larger number, or leave the key out.")
+        folder.write_command(command)
         return _conduct(plan, slots, folder, command.sources, trials, launcher)
 
 

@@ -294,7 +294,7 @@ def test_mistakes_are_told_all_at_once_and_leave_nothing_behind(
         ["trainer.lr=0.5", "model=plugin", "model.name=own_model", "model.options={width: 3}"],
         ["trainer.lr=0.5", "dataset=own_data", "dataset.split=1", "model=own_model"],
         ["trainer.lr=0.5", "dataset.root=~/a b"],
-        ["trainer.lr=0.5", "experiment=null"],
+        ["trainer.lr=0.5", "experiment=none"],
         ["trainer.lr=0.5", "logger=wandb", "logger.wandb.group=mine"],
     ],
 )
@@ -315,7 +315,7 @@ def test_what_gnntrain_accepts_hydra_accepts(
 
 @pytest.mark.parametrize("removed", ["trainer.epochs", "dataset"])
 def test_what_hydra_removes_has_its_default(removed: str, run: FakeRun) -> None:
-    typed = ["experiment=cora_gat", "trainer.lr=0.5", f"~{removed}", "experiment=null"]
+    typed = ["experiment=cora_gat", "trainer.lr=0.5", f"~{removed}", "experiment=none"]
     assert main(typed) == 0
     assert run.asked == [(compose_config(["trainer.lr=0.5"]), typed)]
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from gnntrain.commands import COMMANDS
 from gnntrain.commands.completion import candidates
 from tests.outcomes.test_cli import HEAVY
 from tests.processes import environment, python
+
+Shell = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_the_first_word_is_a_verb_a_group_or_a_section() -> None:
@@ -45,14 +48,11 @@ def test_a_word_is_completed(line: str, found: list[str]) -> None:
     assert candidates(line) == found
 
 
-def test_runs_are_completed_where_a_run_is_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_runs_are_completed_where_a_run_is_wanted(here: Path) -> None:
     assert "latest" not in candidates("gnntrain evaluate ")
     for name in ("first", "second"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "config.yaml").touch()
+        (here / "runs" / name).mkdir(parents=True)
+        (here / "runs" / name / "config.yaml").touch()
     assert candidates("gnntrain evaluate ") == ["latest", "first", "second"]
     assert candidates("gnntrain resume s") == ["second"]
     assert "trainer.epochs=" in candidates("gnntrain resume second trainer.ep")
@@ -77,14 +77,15 @@ def test_an_answer_imports_nothing_heavy() -> None:
 
 
 @pytest.fixture
-def shell_environment(tmp_path: Path) -> dict[str, str]:
-    """A `gnntrain` on the path that runs this checkout."""
+def shell(tmp_path: Path) -> Shell:
+    """What a shell did that has, on its path, a `gnntrain` that runs this checkout."""
     command = tmp_path / "bin" / "gnntrain"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m gnntrain "$@"\n')
     command.chmod(0o755)
     path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**environment(), "PATH": path, "HOME": str(tmp_path)}
+    env = {**environment(), "PATH": path, "HOME": str(tmp_path)}
+    return lambda *words: subprocess.run(words, capture_output=True, text=True, check=True, env=env)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def shell_environment(tmp_path: Path) -> dict[str, str]:
         ("gnntrain dataset.root=", []),
     ],
 )
-def test_bash_completes(line: str, replies: list[str], shell_environment: dict[str, str]) -> None:
+def test_bash_completes(line: str, replies: list[str], shell: Shell) -> None:
     script = (
         'eval "$(gnntrain completion bash)"; complete -p gnntrain >&2\n'
         f"COMP_LINE='{line} trainer.lr=1'; COMP_POINT={len(line)}\n"
@@ -105,42 +106,24 @@ def test_bash_completes(line: str, replies: list[str], shell_environment: dict[s
         f"COMP_WORDS=({line.replace('=', ' = ')}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))\n"
         "_gnntrain; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    done = subprocess.run(
-        ["bash", "--norc", "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=shell_environment,
-    )
+    done = shell("bash", "--norc", "-c", script)
     assert "-F _gnntrain gnntrain" in done.stderr
     assert done.stdout.split() == replies
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-def test_fish_completes(shell_environment: dict[str, str]) -> None:
+def test_fish_completes(shell: Shell) -> None:
     script = 'gnntrain completion fish | source; complete -C "gnntrain model=ga"'
-    done = subprocess.run(
-        ["fish", "--no-config", "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=shell_environment,
-    )
+    done = shell("fish", "--no-config", "-c", script)
     assert done.stdout.split() == ["model=gat", "model=gatv2"]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_completes(shell_environment: dict[str, str]) -> None:
+def test_zsh_completes(shell: Shell) -> None:
     script = (
         'compdef() { }; eval "$(gnntrain completion zsh)"\n'
         "emulate sh; COMP_WORDS=(gnntrain model=ga)\n"  # as bashcompinit calls it
         "COMP_LINE='gnntrain model=ga'; COMP_POINT=17; _gnntrain; print -l \"${COMPREPLY[@]}\""
     )
-    done = subprocess.run(
-        ["zsh", "-f", "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=shell_environment,
-    )
+    done = shell("zsh", "-f", "-c", script)
     assert done.stdout.split() == ["model=gat", "model=gatv2"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from gnntrain.cli import main
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from tests.processes import environment, wait_until
+from tests.processes import started, wait_until
 
 SMALL = ["dataset.num_nodes=400", "dataset.avg_degree=6", "dataset.num_features=8"]
 
@@ -68,13 +67,9 @@ def test_mistakes(
     assert not Path("parts").exists()
 
 
-def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "gnntrain", "partition", *arguments]
-    return subprocess.Popen(
-        [*command, "--parts", "2", "--out", "out/parts"],
-        env=environment(),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    options = ["--parts", "2", "--out", "out/parts"]
+    return started("-m", "gnntrain", "partition", *arguments, *options)
 
 
 def test_a_signal_leaves_nothing_behind(small: list[str]) -> None:

@@ -36,9 +36,8 @@ def test_a_users_own_files_take_no_name_of_another_data_set(name: str) -> None:
     assert problems_of({"dataset": {"name": name, "edges": "a", "features": "b"}})
 
 
-def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     monkeypatch.setenv("HOME", "/home/user")
     config = from_dict({"dataset": {"root": "raw", "store_dir": "~/stores"}})
-    assert config.dataset.root == str(tmp_path / "raw")
+    assert config.dataset.root == str(here / "raw")
     assert config.dataset.store_dir == "/home/user/stores"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from gnntrain.distributed.processes import start_process
 from gnntrain.distributed.signals import HANDLED
-from tests.processes import environment, python
+from tests.processes import python, started
 
 KEY = "GNNTRAIN_TEST_PROCESSES"
 
@@ -38,19 +37,18 @@ def tell(file: str) -> None:
 def test_a_process_has_the_parents_present_surroundings(
     value: str,
     uses_gpu: bool,
-    tmp_path: Path,
+    here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(KEY, value)
-    monkeypatch.chdir(tmp_path)
-    process = start_process(tell, (str(tmp_path / "told.json"),), uses_gpu=uses_gpu)
+    process = start_process(tell, (str(here / "told.json"),), uses_gpu=uses_gpu)
     process.join(60)
     assert process.exitcode == 0
-    found = json.loads((tmp_path / "told.json").read_text())
+    found = json.loads((here / "told.json").read_text())
     assert found == {
         "environment": value,
-        "folder": str(tmp_path),
+        "folder": str(here),
         "was blocked": True,
         "worker": not uses_gpu,
     }
@@ -118,14 +116,7 @@ def outlive(file: str) -> None:
 
 def test_the_server_starts_nothing_for_a_parent_that_was_killed(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    command = [sys.executable, "-c", ORPHAN, str(begun)]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        cwd=tmp_path,
-    ) as parent:
+    with started("-c", ORPHAN, begun, folder=tmp_path) as parent:
         assert parent.stdout is not None
         server = psutil.Process(int(parent.stdout.readline()))
         time.sleep(0.5)  # until it waits for the server's answer

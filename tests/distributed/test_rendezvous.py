@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +19,7 @@ from gnntrain.distributed.launchers import Launched
 from gnntrain.distributed.rendezvous import ProcessInfo, Rendezvous
 from gnntrain.distributed.tcp_store import LOOPBACK, StoreAddress, serve_store
 from gnntrain.errors import GnntrainError, Interrupted, RankLost, UserError
-from tests.processes import free_port
+from tests.processes import free_port, started
 
 
 class Group:
@@ -184,19 +181,13 @@ with meeting() as met:
 
 
 def test_launched_ranks_listen_on_the_launchers_address_alone(tmp_path: Path) -> None:
-    common = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": str(free_port()),
-    }
+    env = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", LISTEN, str(tmp_path)],
-            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
+        started("-c", LISTEN, tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(2)
     ]
-    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    printed = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], printed
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert all(found), "gloo's own sockets are seen"
     assert len(found[0]) > len(found[1]), "rank 0 serves the stores"

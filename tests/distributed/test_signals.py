@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +20,7 @@ from gnntrain.distributed.run_control import Phase
 from gnntrain.distributed.signals import HANDLED, install_handlers
 from gnntrain.errors import Interrupted, RunError
 from scripts.soak.faults import rank_processes
-from tests.processes import environment, python, wait_until
+from tests.processes import python, started, wait_until
 
 ALONE = LaunchPlan(1, "cpu", threads=1, timeout=60)
 
@@ -239,13 +237,8 @@ class Job:
             "        sys.exit(128 + signal_of(error))\n"
         )
         self.directory = directory
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), str(directory)],
-            env=environment() | {"OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        env = {"OMP_NUM_THREADS": "1"}
+        self.process = started(script, directory, env=env, start_new_session=True)
         self.ranks: list[psutil.Process] = []
 
     def wait_until_ready(self, num_ready: int = 2) -> None:

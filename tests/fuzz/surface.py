@@ -29,7 +29,7 @@ class Surface:
         name: What is tried.
         inputs: What it is tried with; structured, so that inputs get past the first check.
         read: Reads one input; any exception but a `GnntrainError` is a finding.
-        share: Its percentage of all inputs; less where an input takes long.
+        share: How many of about 100 inputs are of it; less where an input takes long.
     """
 
     name: str

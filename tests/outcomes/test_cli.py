@@ -23,7 +23,7 @@ from gnntrain.commands.parsing import parse
 from gnntrain.config import Config
 from gnntrain.errors import Diverged, RankLost, RunError, UserError
 from gnntrain.reporting.rundir import RunPlace
-from tests.processes import environment, python
+from tests.processes import python, started
 from tests.report.samples import write_run
 from tests.sweep.test_trial_runner import ThreadProcess
 
@@ -437,6 +437,17 @@ def test_a_sweep_goes_on_with_the_keys_it_was_begun_with(
     assert len(run.asked) == 2
 
 
+def test_a_search_goes_on_with_no_fewer_trials_than_it_has(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ["sweep=optuna", "sweep.trials=3", "trainer.lr=interval(0.01,0.1)"]
+    assert main(["-m", *search, "run.dir=sweep"]) == 0
+    assert main(["resume", "sweep", "sweep.trials=2"]) == 2
+    assert "sweep.trials=2: the search has 3 trials" in capsys.readouterr().err
+    assert main(["resume", "sweep", "sweep.trials=4"]) == 0
+    assert len(run.asked) == 4
+
+
 def test_a_current_directory_that_has_gone_is_a_sentence(
     run: FakeRun,
     capsys: pytest.CaptureFixture[str],
@@ -472,16 +483,11 @@ def test_the_messages_are_ascii() -> None:
 
 
 def test_a_reader_that_goes_away_is_no_failure() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "gnntrain", "--help"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    ) as process:
+    with started("-m", "gnntrain", "--help") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
     assert process.returncode == 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from scripts.cluster.machines import Machines, Unavailable
 from scripts.cluster.pages import block, commands
 from tests.processes import ROOT
+from tests.summaries import summary_of
 
 _OPTIONS = [
     "trainer.gpus=0",
@@ -53,11 +53,6 @@ def trained(
     words = ["-m", "gnntrain", *options, f"run.dir={folder}/run", *more]
     typed(machines, folder, *torchrun, *rendezvous, *words)
     return summary_of(folder / "run")
-
-
-def summary_of(run: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    return summary
 
 
 @pytest.fixture(scope="module")

@@ -55,12 +55,11 @@ def edges(folder: Path, ids: pd.Series) -> str:
     return str(path)
 
 
-def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: str) -> pd.DataFrame:
-    """Train a run in `folder`/run by the command; its table."""
-    monkeypatch.chdir(folder)
+def trained(here: Path, **keys: str) -> pd.DataFrame:
+    """Train run `run` by the command; its table."""
     nodes = table()
     nodes.to_csv("nodes.csv", index=False)
-    given = {"features": "nodes.csv", "edges": edges(folder, nodes["fips"]), "store_dir": "stores"}
+    given = {"features": "nodes.csv", "edges": edges(here, nodes["fips"]), "store_dir": "stores"}
     words = [f"dataset.{key}={value}" for key, value in {**given, **KEYS, **keys}.items()]
     small = ["trainer.epochs=2", "model.hidden_channels=8", "trainer.gpus=0", "run.dir=run"]
     assert main(["dataset=files", *words, *small]) == 0
@@ -76,11 +75,10 @@ def logits(*words: str) -> pd.DataFrame:
 
 
 def test_another_table_is_read_as_the_run_keeps_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    here: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    nodes = trained(tmp_path, monkeypatch)
+    nodes = trained(here)
     expected = logits()
     # By the names of its columns.
     shuffled = nodes.assign(more=1.0)[["rate", "month", "more", "kind", "fips", "income"]]
@@ -102,7 +100,7 @@ def test_another_table_is_read_as_the_run_keeps_it(
     pd.testing.assert_frame_equal(logits("dataset.features=new.csv"), expected)
     half = nodes.iloc[:30].drop(columns=["label", "note"])
     half.to_csv("half.csv", index=False)
-    given = f"dataset.edges={edges(tmp_path, half['fips'])}"
+    given = f"dataset.edges={edges(here, half['fips'])}"
     assert len(logits("dataset.features=half.csv", given)) == 30
     words = ["predict", "run", "--out", "out.csv", "--nodes", "test", given]
     assert main([*words, "dataset.features=half.csv"]) == 2
@@ -150,11 +148,11 @@ np.savez("theirs.npz", x=x.numpy(), logits=logits.numpy())
     ],
 )
 def test_an_exported_model_prepares_a_raw_table_as_the_store_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]
+    here: Path, keys: dict[str, str]
 ) -> None:
-    nodes = trained(tmp_path, monkeypatch, **keys)
+    nodes = trained(here, **keys)
     assert main(["export", "run", "--out", "exported"]) == 0
-    done = python("-c", WITHOUT_US, "exported", edges(tmp_path, nodes["fips"]))
+    done = python("-c", WITHOUT_US, "exported", edges(here, nodes["fips"]))
     assert done.returncode == 0, done.stderr
     theirs = np.load("theirs.npz")
     run = RunDirectory.open("run")
@@ -173,18 +171,16 @@ def test_an_exported_model_prepares_a_raw_table_as_the_store_was(
     ]
 
 
-def test_plain_columns_need_no_preparation_but_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_columns_need_no_preparation_but_their_order(here: Path) -> None:
     keys = {"missing": "refuse", "standardize": "false", "categorical": "[]"}
-    trained(tmp_path, monkeypatch, **keys, ignore="[note,kind,income]")
+    trained(here, **keys, ignore="[note,kind,income]")
     assert main(["export", "run", "--out", "exported"]) == 0
     assert "def prepare" not in Path("exported/model.py").read_text()
     assert "(rate, month)" in Path("exported/README.md").read_text()
 
 
-def test_an_array_is_prepared_by_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_an_array_is_prepared_by_place() -> None:
     x = np.random.default_rng(0).normal(5, 3, (NUM_NODES, 4))
     x[3, 1] = np.nan
     np.save("x.npy", x)
@@ -229,11 +225,8 @@ def write_shop(folder: Path, prefix: str, seed: int, *, labelled: bool) -> list[
     return ids
 
 
-def test_a_typed_graph_predicts_for_other_tables_of_its_schema(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    old, new = tmp_path / "old", tmp_path / "new"
+def test_a_typed_graph_predicts_for_other_tables_of_its_schema(here: Path) -> None:
+    old, new = here / "old", here / "new"
     for folder in (old, new):
         folder.mkdir()
     ids = write_shop(old, "c", 0, labelled=True)
@@ -253,11 +246,8 @@ def test_a_typed_graph_predicts_for_other_tables_of_its_schema(
     pd.testing.assert_frame_equal(logits(f"dataset.root={new}"), first)
 
 
-def test_an_exported_model_prepares_the_tables_of_each_node_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_shop(tmp_path, "c", 0, labelled=True)
+def test_an_exported_model_prepares_the_tables_of_each_node_type(here: Path) -> None:
+    write_shop(here, "c", 0, labelled=True)
     Path("graph.yaml").write_text(SCHEMA)
     config = FilesConfig(schema="graph.yaml", store_dir="stores")
     store = prepare_store(config).store

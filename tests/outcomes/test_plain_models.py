@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from gnntrain.cli import main
 from gnntrain.inference import load_best
 from gnntrain.run import evaluate
 from tests.packages import install
+from tests.summaries import summary_of
 
 PACKAGE = """
 import torch
@@ -165,8 +165,7 @@ def train(name: str, *keys: str) -> dict[str, Any]:
     fan_outs = [] if any("fan_outs" in key for key in keys) else ["sampler.fan_outs=[3,3]"]
     assert main([*graph, *KEYS, *fan_outs, f"model.name=own_{name}", *keys]) == 0
     run = [key.removeprefix("run.dir=") for key in (*KEYS, *keys) if key.startswith("run.dir=")][-1]
-    found: dict[str, Any] = json.loads(Path(run, "summary.json").read_text())
-    return found
+    return summary_of(run)
 
 
 def predicted(*keys: str) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from sklearn import metrics as sk
 
 from gnntrain.cli import main
+from tests.summaries import summary_of
 
 KEYS = [
     *("dataset=files", "dataset.edges=edges.csv", "dataset.features=nodes.csv", "model=mlp"),
@@ -45,7 +45,7 @@ def test_the_metrics_are_those_of_the_class_that_the_key_names(
     assert main(["predict", "run", "--out", "logits.csv", "--what", "logits"]) == 0
     true = pd.read_csv("nodes.csv", index_col="id")
     found = true.join([pd.read_csv(f"{w}.csv", index_col="node") for w in ("class", "logits")])
-    summary = json.loads(Path("run/summary.json").read_text())
+    summary = summary_of()
     assert summary["positive_class"] == "fraud"
     for split in ("train", "val", "test"):
         rows = found[found["split"] == split]
@@ -93,7 +93,7 @@ def test_the_class_that_is_taken_is_told_and_where_it_is_not_plain_how_to_take_t
         if not keys:
             assert ("task.positive_class=" in printed) != is_plain
             assert is_plain or f"task.positive_class={other}" in printed
-    ours, theirs = (json.loads(Path(r, "summary.json").read_text()) for r in ("first", "second"))
+    ours, theirs = (summary_of(r) for r in ("first", "second"))
     assert (str(ours["positive_class"]), str(theirs["positive_class"])) == (taken, other)
     assert (ours["test"]["base_rate"] < 0.2) == (theirs["test"]["base_rate"] > 0.8) == is_plain
     same = ("accuracy", "roc_auc", "f1_macro")

@@ -6,7 +6,6 @@ import io
 import json
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.run import evaluate
 from gnntrain.run_store import model_signature
 from tests.hills import install_hills
+from tests.summaries import epochs_of, summary_of
 
 HILLS = ["dataset=hills", "task.type=node_regression", "trainer.gpus=0", "model.hidden_channels=16"]
 SHORT = ["trainer.epochs=6", "trainer.lr=0.02", "model.dropout=0"]
@@ -44,11 +44,6 @@ def hilly(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "hilly"
 
 
-def summary(run: Path | str = "run") -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((Path(run) / "summary.json").read_text())
-    return told
-
-
 def store_of(run: Path) -> StoredGraph:
     record = RunDirectory.open(run).store_record()
     assert record is not None
@@ -58,8 +53,8 @@ def store_of(run: Path) -> StoredGraph:
 def test_a_regression_learns_and_predicts_in_the_users_units_and_words(
     hilly: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert summary(hilly)["metric"] == "r2"
-    assert summary(hilly)["val"]["r2"] > 0.8
+    assert summary_of(hilly)["metric"] == "r2"
+    assert summary_of(hilly)["val"]["r2"] > 0.8
     monkeypatch.chdir(hilly.parents[1])
     commands = [["evaluate", "hilly"], ["ls", "runs"], ["plan", *HILLS, *SHORT], ["predict", "-h"]]
     for command, word in zip(commands, ("rmse", "R2", "2 targets", "value"), strict=True):
@@ -72,7 +67,7 @@ def test_a_regression_learns_and_predicts_in_the_users_units_and_words(
     for split in ("train", "val", "test"):
         nodes = graph.split(split)
         metrics = evaluate(hilly)["metrics"][split]
-        assert metrics == pytest.approx(summary(hilly)[split], rel=1e-5)
+        assert metrics == pytest.approx(summary_of(hilly)[split], rel=1e-5)
         oracles = {"r2": r2_score, "rmse": root_mean_squared_error, "mae": mean_absolute_error}
         for name, oracle in oracles.items():
             values = []
@@ -139,7 +134,7 @@ def test_a_time_in_seconds_is_learnt_and_predicted_to_its_last_digits(kind: str)
     assert main(["predict", "run", "--out", "all.csv"]) == 0
     error = mean_absolute_error(when[250:], pd.read_csv("all.csv").iloc[250:, 1])
     assert error < 20
-    assert summary()["test"]["mae"] == pytest.approx(error, rel=1e-6)
+    assert summary_of()["test"]["mae"] == pytest.approx(error, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +164,7 @@ def test_the_least_error_is_the_best_of_a_run_and_of_a_search(
     install_hills(tmp_path / "other_site", monkeypatch, "hills_by_rmse", "rmse")
     keys = ["trainer.epochs=30", "trainer.lr=0.3", "trainer.patience=3"]
     assert main([*HILLS, *keys, "run.dir=run"]) == 0
-    rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    errors, told = [row["val/rmse"] for row in rows], summary()
+    errors, told = [row["val/rmse"] for row in epochs_of()], summary_of()
     assert told["metric"] == "rmse"
     assert told["best_epoch"] == 1 + errors.index(min(errors))
     assert told["epochs"] in (told["best_epoch"] + 3, 30)
@@ -179,7 +173,7 @@ def test_the_least_error_is_the_best_of_a_run_and_of_a_search(
     assert ["*" in line for line in shown] == starred
     swept = ["sweep=optuna", "sweep.trials=4", "trainer.lr=tag(log,interval(1e-7,0.1))"]
     assert main(["-m", *HILLS, "trainer.epochs=5", *swept, "run.dir=sweep"]) == 0
-    told = summary("sweep")
+    told = summary_of("sweep")
     trials = json.loads(Path("sweep/sweep.json").read_text())
     assert told["metric"] == "rmse"
     ended = [trial["val"] for trial in trials if trial["status"] == "completed"]

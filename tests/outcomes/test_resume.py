@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from scripts.soak.faults import rank_processes
 from tests.data.files import write
 from tests.disks import slow_disk
 from tests.faulty_ranks import Faults
-from tests.processes import environment, wait_until
+from tests.processes import started, wait_until
 
 KEYS = [
     *("dataset.num_nodes=600", "model.hidden_channels=16", "trainer.batch_size=16"),
@@ -132,22 +131,9 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(run: Path, cache: Path, *keys: str) -> subprocess.Popen[str]:
-    """The command in a process of its own, which answers Ctrl-C even where the tests do not."""
-    code = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from gnntrain.cli import main\n"
-        "if __name__ == '__main__': sys.exit(main())\n"
-    )
-    script = run.with_suffix(".py")
-    script.write_text(code)
-    stores = f"dataset.store_dir={cache / 'stores'}"
-    return subprocess.Popen(
-        [sys.executable, str(script), *KEYS, stores, f"run.dir={run}", *keys],
-        env=environment() | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    """The command in a process of its own."""
+    words = ["-m", "gnntrain", *KEYS, f"dataset.store_dir={cache / 'stores'}", f"run.dir={run}"]
+    return started(*words, *keys, env={"OMP_NUM_THREADS": "1"})
 
 
 def wait_for_epochs(run: Path, job: subprocess.Popen[str], num_epochs: int) -> None:
@@ -173,13 +159,7 @@ def test_ctrl_c_and_a_kill_lose_nothing(cache: Path, tmp_path: Path) -> None:
     assert f"gnntrain resume {run}" in errors
     assert (RunDirectory(run).summary() or {})["status"] == "interrupted"
     before = len(rows(run))
-    again = subprocess.Popen(
-        [sys.executable, "-m", "gnntrain", "resume", str(run)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    again = started("-m", "gnntrain", "resume", run)
     wait_for_epochs(run, again, before + 3)
     again.kill()
     again.communicate()

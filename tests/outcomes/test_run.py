@@ -16,6 +16,7 @@ from gnntrain.config import checks
 from gnntrain.run import train as train_here
 from tests.packages import install
 from tests.pyg_backends import INSTALLED, use_backend
+from tests.summaries import epochs_of, summary_of
 
 TINY_GRAPH = ["dataset.num_nodes=600", "trainer.epochs=2"]
 TINY = [*TINY_GRAPH, "model.hidden_channels=16", "trainer.batch_size=64"]
@@ -44,8 +45,7 @@ class Command:
     def train(self, name: str, *arguments: str) -> dict[str, Any]:
         """Trains in a run directory of that name and returns the summary."""
         self(*arguments, f"run.dir={self._cwd / name}")
-        summary: dict[str, Any] = json.loads((self._cwd / name / "summary.json").read_text())
-        return summary
+        return summary_of(self._cwd / name)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_run_leaves_a_whole_run_directory(gnntrain: Command, tmp_path: Path) -
     assert summary["epochs"] == len(summary["train_loss"]) == 3
     assert summary["metric"] == "accuracy"
     assert summary["peak_rss_bytes"] > 1e8
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = epochs_of(run)
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     best = lines[summary["best_epoch"] - 1]
     for split in ("train", "val", "test"):
@@ -177,7 +177,7 @@ def test_a_rank_that_fails_is_named_in_the_summary(
     told = gnntrain(*TINY_GRAPH, "trainer.batch_size=16", *keys, code=1)
     assert "Rank 1 failed: ValueError: boom on rank 1" in told
     assert "closed by peer" not in told
-    assert "boom on rank 1" in json.loads(Path("run/summary.json").read_text())["error"]
+    assert "boom on rank 1" in summary_of()["error"]
 
 
 def test_too_few_nodes_for_one_full_batch_are_refused_before_a_run_begins(
@@ -206,10 +206,7 @@ def test_prepare_builds_then_verifies_and_rebuilds_what_was_tampered_with(
     assert "indices" in output
 
 
-def test_a_users_own_name_goes_with_a_run_from_its_folder_to_its_report(
-    gnntrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_users_own_name_goes_with_a_run_from_its_folder_to_its_report(gnntrain: Command) -> None:
     rng = np.random.default_rng(0)
     np.save("x.npy", rng.normal(size=(60, 3)).astype(np.float32))
     np.save("e.npy", rng.integers(0, 60, (240, 2)))

@@ -3,7 +3,6 @@ also where a run goes on from a checkpoint there. And what is refused of parts."
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -30,6 +29,7 @@ from gnntrain.tasks import NodeClassification
 from gnntrain.training.checkpoint import load_checkpoint
 from tests.distributed.exchanges import exchanges
 from tests.graphs import random_graph
+from tests.summaries import epochs_of
 
 KEYS = ["trainer.epochs=2", "trainer.gpus=0", "trainer.batch_size=32", "model.hidden_channels=8"]
 KEYS += ["sampler.fan_outs=[4,3]", "distributed.threads=1", "distributed.timeout=60"]
@@ -155,13 +155,9 @@ def on_machines(monkeypatch: pytest.MonkeyPatch, *machines: int) -> None:
     )
 
 
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def numbers_of(run: Path) -> list[dict[str, Any]]:
     compared = ("epoch", "train_loss", "train/", "val/", "test/")
-    return [{k: v for k, v in one.items() if k.startswith(compared)} for one in lines_of(run)]
+    return [{k: v for k, v in one.items() if k.startswith(compared)} for one in epochs_of(run)]
 
 
 @pytest.mark.parametrize(("model", "place"), [*USUAL, *SLOW])
@@ -187,11 +183,11 @@ def test_numbers_and_weights_are_those_of_a_run_that_has_the_whole_graph(
         # Sums of several servers are added in another order.
         assert epoch == (pytest.approx(expected, rel=1e-5) if servers else expected)
     if "distributed.graph=sharded" in there.keys and not servers:
-        rates = [line["cache_hit_rate"] for line in lines_of(folder / name)]
+        rates = [line["cache_hit_rate"] for line in epochs_of(folder / name)]
         assert all(0 < rate < 1 for rate in rates) or rates == [0.0, 0.0]
         assert (rates == [0.0, 0.0]) == ("features.cache_bytes=0" in there.keys)
     if servers:
-        times = lines_of(folder / name)[-1]["time"]
+        times = epochs_of(folder / name)[-1]["time"]
         assert min(times[f"background/server_{call}"] for call in ("draw", "rows")) > 0
     states = [load_checkpoint(run / "checkpoints" / "last.pt") for run in (folder / name, whole)]
     weights = [state["model"] for state in states]

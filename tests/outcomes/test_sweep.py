@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from gnntrain.cli import main
 from gnntrain.reporting.rundir import is_running
-from tests.processes import environment, wait_until
+from tests.processes import started, wait_until
 
 SEARCH = [
     *(
@@ -35,18 +32,14 @@ def trials(folder: str) -> list[dict[str, Any]]:
     return [trial | {"seconds": None, "overrides": trial["varied"]} for trial in found]
 
 
-def test_a_search_that_was_killed_goes_on_with_the_trials_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("here")
+def test_a_search_that_was_killed_goes_on_with_the_trials_it_had() -> None:
     assert main(["-m", *SEARCH, "run.dir=whole"]) == 0
-    command = [sys.executable, "-m", "gnntrain", "-m", *SEARCH, "run.dir=killed"]
-    killed = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL)
+    killed = started("-m", "gnntrain", "-m", *SEARCH, "run.dir=killed")
     # Until the third trial has saved an epoch.
     wait_until(lambda: list(Path("killed").glob("2_*/checkpoints/last.pt")))
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed.kill()
+    killed.communicate()
     before = trials("killed")
     assert [trial["status"] for trial in before] == ["completed", "completed", "running"]
     # Its process saves, and ends.

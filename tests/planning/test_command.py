@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnntrain.cli import main
-from tests.processes import environment, wait_until
+from tests.processes import started, wait_until
 
 
 def test_the_command_writes_json_and_leaves_nothing_behind(
@@ -30,14 +28,11 @@ def test_the_command_writes_json_and_leaves_nothing_behind(
 
 def test_ctrl_c_leaves_nothing_behind(small: list[str], tmp_path: Path) -> None:
     slow = ["model.hidden_channels=4096", "trainer.batch_size=100"]
-    command = [sys.executable, "-m", "gnntrain", "plan", *small, *slow]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = started("-m", "gnntrain", "plan", *small, *slow, start_new_session=True)
     wait_until(lambda: list(tmp_path.glob(".gnntrain-plan-*")))
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    process.communicate(timeout=60)
+    assert process.returncode == 130
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,6 +16,7 @@ import pytest
 from gnntrain.reporting.console import Console
 from gnntrain.reporting.tables import restore_terminal
 from gnntrain.training.records import Summary
+from tests.processes import started
 from tests.reporting.samples import INFO, SUMMARY, info, record, record_with_val, step, summary
 from tests.reporting.terminals import (
     HIDE,
@@ -161,12 +162,7 @@ SCRIPT = textwrap.dedent(
 
 
 def test_a_closed_pipe_does_not_end_the_run() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, "2000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with started("-c", SCRIPT, "2000") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
@@ -186,9 +182,7 @@ def test_a_full_disk_or_a_closed_output_does_not_end_the_run(redirection: str) -
 
 def test_ctrl_c_on_a_real_terminal_shows_the_cursor_again() -> None:
     ours, theirs = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, "2", "forever"], stdout=theirs, stderr=theirs
-    )
+    process = started("-c", SCRIPT, "2", "forever", stdout=theirs, stderr=theirs)
     os.close(theirs)
     text = ""
     while "ETA" not in text:

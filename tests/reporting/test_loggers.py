@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import importlib
-import json
 import logging
 import math
 import sys
@@ -19,6 +18,7 @@ from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.training.records import EpochRecord, Listener, Summary
 from tests.disks import full_disk
 from tests.reporting.samples import INFO, STEP, SUMMARY, info, record
+from tests.summaries import epochs_of
 
 CONFIG = {"model": {"name": "sage", "hidden_channels": 16}, "sampler": {"fan_outs": [25, 10]}}
 
@@ -39,10 +39,6 @@ def play(callbacks: list[Listener], *records: EpochRecord, end: Summary = SUMMAR
         callback.on_finish(end)
 
 
-def json_lines(run: RunDirectory) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-
-
 def csv_rows(run: RunDirectory) -> list[dict[str, str]]:
     with (run.path / "metrics.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -52,7 +48,7 @@ def test_metrics_jsonl_has_a_line_an_epoch_even_where_no_logger_was_chosen(
     run: RunDirectory,
 ) -> None:
     play(build_loggers({}, run, CONFIG), record(1), record(2, train_loss=math.nan))
-    assert json_lines(run) == [record(1).flat(), record(2).flat() | {"train/loss": None}]
+    assert epochs_of(run.path) == [record(1).flat(), record(2).flat() | {"train/loss": None}]
 
 
 def test_csv_widens_for_a_column_that_comes_later(run: RunDirectory) -> None:
@@ -68,7 +64,7 @@ def test_a_resumed_run_begins_with_the_epochs_of_its_checkpoint(run: RunDirector
     for callback in build_loggers({"csv": {}}, run, CONFIG):
         callback.on_start(info(records=[record(1)]))
         callback.on_epoch(record(2, train_loss=1.5))
-    assert json_lines(run) == [record(1).flat(), record(2, train_loss=1.5).flat()]
+    assert epochs_of(run.path) == [record(1).flat(), record(2, train_loss=1.5).flat()]
     assert [row["train/loss"] for row in csv_rows(run)] == ["1.9375", "1.5"]
 
 
@@ -168,7 +164,7 @@ def test_a_service_that_fails_is_left_out_with_one_warning(
     with caplog.at_level(logging.WARNING, logger="gnntrain"):
         play(build_loggers({"wandb": {}}, run, CONFIG), record(1), record(2), record(3))
     assert log.call_count == 2
-    assert [row["epoch"] for row in json_lines(run)] == [1, 2, 3]
+    assert [row["epoch"] for row in epochs_of(run.path)] == [1, 2, 3]
     (warning,) = caplog.messages
     assert "logger wandb failed" in warning
     assert "No space left" in warning
@@ -186,7 +182,7 @@ def test_a_logger_whose_package_has_gone_is_left_out_with_a_warning(
     play(build_loggers({name: {}}, run, CONFIG), record(1), record(2))
     (warning,) = caplog.messages
     assert f"logger {name} failed and is left out" in warning
-    assert len(json_lines(run)) == 2
+    assert len(epochs_of(run.path)) == 2
 
 
 @pytest.mark.parametrize("num_bytes", [0, 280])
@@ -206,7 +202,7 @@ def test_files_catch_up_when_a_disk_that_was_full_has_room_again(
                 assert (run.path / name).read_bytes().endswith(b"\n")
     for callback in callbacks:
         callback.on_finish(SUMMARY)
-    assert [row["epoch"] for row in json_lines(run)] == [1, 2, 3, 4, 5]
+    assert [row["epoch"] for row in epochs_of(run.path)] == [1, 2, 3, 4, 5]
     assert [row["epoch"] for row in csv_rows(run)] == ["1", "2", "3", "4", "5"]
     assert len(caplog.messages) == 2
     assert all("what it misses follows" in message for message in caplog.messages)

@@ -238,21 +238,18 @@ def test_a_run_of_more_gpus_than_there_are_here_predicts() -> None:
     assert predicting_config(saved, ["evaluation.memory_limit=1"]).trainer.gpus == 99
 
 
-def test_files_below_a_root_are_looked_for_here_or_below_another_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_below_a_root_are_looked_for_here_or_below_another_root(here: Path) -> None:
     for folder in ("old", "new", "."):
-        (tmp_path / folder).mkdir(exist_ok=True)
+        (here / folder).mkdir(exist_ok=True)
         for name in ("edges.csv", "features.csv"):
-            (tmp_path / folder / name).touch()
-    monkeypatch.chdir(tmp_path)
+            (here / folder / name).touch()
     files = {"edges": "edges.csv", "features": "features.csv"}
     saved = from_dict({"dataset": {"name": "mine", "root": "old", **files}}).to_dict()
 
     def paths(*keys: str) -> list[str]:
         found = predicting_config(saved, keys).dataset
         assert isinstance(found, FilesConfig)
-        return [str(Path(str(p)).relative_to(tmp_path)) for p in (found.edges, found.features)]
+        return [str(Path(str(p)).relative_to(here)) for p in (found.edges, found.features)]
 
     assert paths("dataset.features=features.csv") == ["old/edges.csv", "features.csv"]
     assert paths("dataset.root=new") == ["new/edges.csv", "new/features.csv"]
@@ -341,24 +338,21 @@ def test_values_to_fill_in_for_a_run_that_had_none_missing_are_refused(tmp_path:
 
 
 def test_features_normalized_for_a_model_are_normalized_alike_for_another_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lower value elsewhere in the other graph changes nothing, nor in an exported model."""
-    monkeypatch.chdir(tmp_path)
     rng, ring = np.random.default_rng(0), np.arange(60)
     x, y = rng.normal(0, 1, (60, 3)), rng.integers(0, 3, 60)
     edges = np.stack([ring, np.roll(ring, 1)])
     more = np.vstack([x, [-50, 1, 2]])  # without an edge
-    dataset = FilesConfig(
-        normalize_features=True, standardize=True, store_dir=str(tmp_path / "stores")
-    )
+    dataset = FilesConfig(normalize_features=True, standardize=True, store_dir=str(here / "stores"))
     config = Config(dataset=dataset, trainer=TrainerConfig(epochs=1, gpus=0))
     run = train(config, data={"x": x, "y": y, "edge_index": edges})["run"]
     expected = infer(run).logits
     found = infer(run, data={"x": more, "edge_index": edges}).logits
     torch.testing.assert_close(found[:60], expected)
-    export(run, tmp_path / "export")
-    monkeypatch.syspath_prepend(tmp_path / "export")
+    export(run, here / "export")
+    monkeypatch.syspath_prepend(here / "export")
     monkeypatch.delitem(sys.modules, "model", raising=False)
     exported: Any = import_module("model")
     inputs = exported.prepare(more), torch.from_numpy(edges)

@@ -4,8 +4,6 @@ do not end, or end their process, and where the parent ends first."""
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from gnntrain.compute.ops import OPERATORS
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
 from gnntrain.selfcheck.cases import WrongResultError, all_cases, compare, try_cases
 from tests.compute.devices import NEEDS_INTERPRETER
-from tests.processes import ROOT, wait_until
+from tests.processes import started, wait_until
 from tests.selfcheck.breaking import python_path
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -133,7 +131,7 @@ def test_no_process_is_left_where_the_parent_ends(
     broken.setenv("BROKEN", "gather=hang")
     broken.setenv("EXAMPLE_SECONDS", "8")
     code = "from tests.selfcheck.test_cases import *; try_cases([GATHER], 'cpu')"
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    parent = started("-c", code, stdout=None, stderr=None)
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
     wait_until(lambda: children.read_text().strip())
     child = Path("/proc", children.read_text().strip(), "stat")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.compute.devices import NEEDS_INTERPRETER
+from tests.processes import python
 from tests.selfcheck.breaking import python_path
+from tests.summaries import summary_of
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytestmark = [pytest.mark.slow, NEEDS_INTERPRETER]
@@ -35,25 +34,12 @@ def gnntrain(folder: Path, *arguments: str, broken: str = "") -> subprocess.Comp
         "XDG_CACHE_HOME": str(folder / "cache"),
         "BROKEN": broken,
     }
-    return subprocess.run(
-        [sys.executable, "-m", "gnntrain", *arguments],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return python("-m", "gnntrain", *arguments, folder=folder, env=variables)
 
 
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("selfcheck")
-
-
-def summary(folder: Path, run: str) -> dict[str, Any]:
-    text = (folder / run / "summary.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
 
 
 @cache
@@ -66,14 +52,14 @@ def first_run(folder: Path) -> str:
 
 def test_every_broken_kernel_is_found_and_replaced_and_the_run_is_right(folder: Path) -> None:
     warning = first_run(folder)
-    found = summary(folder, "first")
+    found = summary_of(folder / "first")
     replaced = found["kernels"]["replaced"]
     assert set(replaced) == REPLACED
     assert all(name in warning for name in REPLACED)
     ways = {"aggregate_max": "WrongResult", "edge_softmax": "SIGABRT", "pair_scores": "hang"}
     assert all(way in replaced[name] for name, way in ways.items())
     gnntrain(folder, *RUN, "model=gatv2", "run.dir=plain")
-    expected = summary(folder, "plain")
+    expected = summary_of(folder / "plain")
     assert expected["kernels"]["kernels"] == "numba"
     assert found["train_loss"] == pytest.approx(expected["train_loss"], abs=1e-4)
     assert found["test"] == expected["test"]
@@ -84,7 +70,7 @@ def test_a_second_run_checks_nothing_and_replaces_the_same(folder: Path) -> None
     files = {path: path.stat().st_mtime_ns for path in (folder / "cache").rglob("*.json")}
     done = gnntrain(folder, *RUN, "model=sage", "run.dir=second", broken=BROKEN)
     assert done.returncode == 0, done.stderr
-    assert set(summary(folder, "second")["kernels"]["replaced"]) == REPLACED
+    assert set(summary_of(folder / "second")["kernels"]["replaced"]) == REPLACED
     for path, time in files.items():
         if path.parent.name == "selfcheck":
             assert path.stat().st_mtime_ns == time

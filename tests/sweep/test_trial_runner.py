@@ -213,12 +213,9 @@ def test_a_process_that_is_gone_costs_one_trial(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(not hasattr(os, "setpgid"), reason="needs POSIX process groups")
 @pytest.mark.slow
-def test_real_processes_train_fail_and_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_real_processes_train_fail_and_go_on(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     small = ["dataset.num_nodes=300", "trainer.epochs=150", "trainer.gpus=0"]
-    small.append(f"dataset.store_dir={tmp_path}")
+    small.append(f"dataset.store_dir={here}")
 
     over = threading.Event()
 

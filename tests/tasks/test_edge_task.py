@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,18 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gnntrain.config import TrainerConfig
-from gnntrain.data.graph import EDGE, NODE, Int64Array
+from gnntrain.data.graph import NODE, Int64Array
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.features import in_place
 from gnntrain.loading.graph import BatchValues, GraphTensors
-from gnntrain.loading.loader import FullGraphLoader, Loader, SampledLoader, SeedPlan
+from gnntrain.loading.loader import FullGraphLoader, Loader, SeedPlan
 from gnntrain.metrics import get_metric
 from gnntrain.models import SAGE
 from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import NO_NEEDS
-from gnntrain.sampling.cpu import CPUSampler
 from gnntrain.tasks import Columns, Task
 from gnntrain.tasks.base import ComputedRows, SplitSlice
 from gnntrain.training.checkpoint import load_checkpoint
@@ -30,6 +29,8 @@ from gnntrain.training.evaluation import SampledEvaluator
 from gnntrain.training.trainer import Trainer
 from tests.evaluators import layerwise
 from tests.graphs import random_graph, stored
+from tests.loading.graphs import cpu_loader
+from tests.training.test_trainer import make_trainer
 
 
 class Scaled(nn.Module):
@@ -109,21 +110,14 @@ def trainer_of(graph: StoredGraph, folder: Path, kind: str, epochs: int) -> Trai
         if kind == "full" and is_training:
             rows = in_place(graph)
             return FullGraphLoader(values, rows, plan, num_layers=2, make_seeds=task.seeds)
-        sampler = CPUSampler(graph.fused, {EDGE: (4, 4)})
-        return SampledLoader(values, in_place(graph), sampler, plan, make_seeds=task.seeds)
+        return cpu_loader(graph, plan, (4, 4), make_seeds=task.seeds)
 
     model = SAGE(graph.num_features, task.num_outputs, hidden_channels=16, dropout=0)
     model.add_module("head", task.head)
-    return Trainer(
-        model,
-        loader("train"),
-        SampledEvaluator(
-            task, {s: loader(s) for s in ("train", "val", "test")}, DistributedContext()
-        ),
-        task=task,
-        config=TrainerConfig(epochs=epochs, lr=0.02),
-        checkpoints=folder,
-    )
+    loaders = {split: loader(split) for split in ("train", "val", "test")}
+    evaluator = SampledEvaluator(task, loaders, DistributedContext())
+    keys: dict[str, Any] = {"task": task, "epochs": epochs, "lr": 0.02, "checkpoints": folder}
+    return make_trainer(graph, evaluator=evaluator, model=model, loader=loaders["train"], **keys)
 
 
 @pytest.mark.parametrize("kind", ["neighbor", "full"])
