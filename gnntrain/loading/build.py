@@ -181,15 +181,17 @@ class LoaderBuilder:
                 )
             return wanted
         is_one = context.world_size == 1 and context.device.type == "cuda"
-        is_ours = not self._needs.edge_index and not self.kernels.replaced
+        # A package's sampler may pad otherwise than it samples; seeds are sent as nodes.
+        is_ours = self.backend == "triton" and self._make_seeds is node_seeds
+        is_ours = is_ours and not self.kernels.replaced
         if not (can_record and is_one and is_ours and torch.version.cuda):
             return False
         trainer = self._config.trainer.model_copy(update={"cuda_graph": True})
         problems = contradictions(self._config.model_copy(update={"trainer": trainer}))
-        is_refused = any(problem.key == "trainer.cuda_graph" for problem in problems)
-        if is_refused:
+        if any(problem.key == "trainer.cuda_graph" for problem in problems):
             return False
-        num_edges: int = sampler.padded_edges(trainer.batch_size)
+        num_seeds = min(self._plan.batch_size, len(self._plan.seeds))
+        num_edges: int = sampler.padded_edges(num_seeds)
         return num_edges <= MOST_PADDED_EDGES
 
     def whole_graph_loader(self, plan: SeedPlan) -> FullGraphLoader:

@@ -34,6 +34,7 @@ PHASES = {
     "backward": ("backward", "#7b5ea7"),
     "all_reduce": ("all-reduce", "#e63946"),
     "optimizer": ("optimizer", "#f4a261"),
+    "replay": ("replayed steps", "#457b9d"),
     "other": ("everything else", "#adb5bd"),
     "evaluation": ("evaluation", "#5fb3a3"),
 }

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from gnntrain.loading.padded import PaddedBatches, SeedBatch
+from gnntrain.phases import Phases
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.update import Update
 
@@ -32,6 +33,7 @@ class CUDAGraphStep:
         batches: The loader's batches of a fixed size; the steps to call this with come from them.
         update: Trains on a batch and adds to the totals; only its work on the device is recorded.
         device: Where the model computes.
+        phases: Takes the time of replays; of other steps `update` takes it.
         record: How to record; by default as a CUDA graph.
     """
 
@@ -40,6 +42,7 @@ class CUDAGraphStep:
         batches: PaddedBatches,
         update: Update,
         device: torch.device,
+        phases: Phases,
         record: Record | None = None,
     ) -> None:
         # Eager steps keep their counters in GPU memory too, so that a later step can be captured.
@@ -48,6 +51,7 @@ class CUDAGraphStep:
         self._update = update
         self._optimizer = update.optimizer
         self._device = device
+        self._phases = phases
         self._record = record or _record_cuda_graph
         self._given: SeedBatch | None = None
         self._totals = EpochTotals.start(device)
@@ -79,7 +83,8 @@ class CUDAGraphStep:
         if self._replay is None:
             with self._rate_in_memory():
                 self._replay = self._record(self._run)
-        self._replay()
+        with self._phases("replay"):
+            self._replay()
 
     def _run(self) -> None:
         assert self._given is not None

@@ -55,10 +55,12 @@ def training_hint(loader: Loader, config: TrainerConfig) -> str:
     """The keys to lower if a training step runs out of memory."""
     if isinstance(loader, FullGraphLoader):
         return "Set sampler=neighbor, which trains in mini-batches, or lower model.hidden_channels."
-    whole = " Or set trainer.cuda_graph=false: batches are not padded then." * loader.records_steps
+    unpadded = (
+        " Or set trainer.cuda_graph=false: batches are not padded then." * loader.records_steps
+    )
     return (
         f"Lower trainer.batch_size (now {config.batch_size}), sampler.fan_outs or "
-        f"model.hidden_channels.{whole}"
+        f"model.hidden_channels.{unpadded}"
     )
 
 

@@ -13,14 +13,18 @@ from gnntrain.config import TrainerConfig
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> optim.Optimizer:
-    """The optimiser `trainer.optimizer` names, over `parameters`; in one kernel on a GPU."""
+    """The optimiser `trainer.optimizer` names, over `parameters`; Adam in one kernel on a GPU.
+
+    Not SGD: if the gradient scaler skips the first step, torch's kernel leaves the momentum
+    uninitialised.
+    """
     parameters = [*parameters]
     options: dict[str, Any] = {"weight_decay": config.weight_decay}
-    options["fused"] = all(parameter.is_cuda for parameter in parameters) or None
     if config.optimizer == "sgd":
         return optim.SGD(parameters, config.lr, config.momentum, **options)
+    can_fuse = all(one.is_cuda and one.is_floating_point() for one in parameters)
     kind = optim.AdamW if config.optimizer == "adamw" else optim.Adam
-    return kind(parameters, config.lr, **options)
+    return kind(parameters, config.lr, fused=can_fuse or None, **options)
 
 
 def build_schedule(

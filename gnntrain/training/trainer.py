@@ -140,7 +140,9 @@ class Trainer:
         self._recorded: CUDAGraphStep | None = None
         if loader.records_steps:
             padded = PaddedBatches(cast(SampledLoader, loader))
-            self._recorded = CUDAGraphStep(padded, self.update, context.device, record)
+            self._recorded = CUDAGraphStep(
+                padded, self.update, context.device, self._phases, record
+            )
         runs_ahead = is_gpu(context.device) and context.world_size > 1
         self._signal_steps = _GPU_STEPS if runs_ahead else 1
 
@@ -260,8 +262,7 @@ class Trainer:
             totals.lr = self.update.lr
             totals.num_steps += 1
             if self._recorded is not None:
-                with self._phases("replay"):
-                    self._recorded(batch, totals)
+                self._recorded(batch, totals)
             else:
                 with self._phases("transfer"):
                     batch = batch.to(context.device)  # where the loader has not done so

@@ -26,6 +26,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading import build
 from gnntrain.loading.batch import Batch
+from gnntrain.loading.graph import node_seeds
 from gnntrain.loading.loader import SampledLoader, SeedPlan
 from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
@@ -46,6 +47,7 @@ from tests.loading.graphs import (
     graph_of,
     plan_of,
 )
+from tests.packages import install
 from tests.simulated_device import device_module, present, watched
 
 ALL = BlockNeeds(norm=True, weight=True, degree=True)
@@ -561,3 +563,25 @@ def test_one_gpu_records_steps_where_it_reads_and_draws_all(
     assert made.training_loader().records_steps is is_recorded
     two = builder(store, context=DistributedContext(0, 2, torch.device("cpu")), **keys)
     assert not two.training_loader().records_steps
+
+
+def test_auto_records_no_draws_of_a_package_and_no_examples_that_are_not_nodes(
+    store: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    code = "from gnntrain.sampling.gpu import GPUSampler\nclass Own(GPUSampler): ..."
+    install(
+        tmp_path, monkeypatch, "own_sampler", code, "[gnntrain.samplers]\nown = own_sampler:Own\n"
+    )
+    drawn = gpu_loader(store, plan_of(store), "cpu", (3, 2), needs=ALL).sampler
+    place = DistributedContext(device=torch.device("cuda"))
+
+    def is_recorded(backend: str = "triton", plan: SeedPlan | None = None, **options: Any) -> bool:
+        sampler = {"fan_outs": [3, 2], "backend": backend}
+        made = builder(store, context=place, plan=plan, options=options, sampler=sampler)
+        return made._records_steps(drawn, waits=False)
+
+    assert is_recorded()
+    assert is_recorded(plan=plan_of(store, batch_size=10**7))  # of fewer seeds
+    assert not is_recorded("own")
+    assert not is_recorded(make_seeds=lambda *given: node_seeds(*given))

@@ -4,7 +4,7 @@ on a GPU, CUDA refuses to record a step that waits for the device."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RunError
 from gnntrain.loading.loader import SeedPlan
-from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
+from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
+from gnntrain.report.tables import PHASES
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.trainer import Trainer
 from tests.compute.devices import NEEDS_GPU, on_each_device
@@ -38,9 +39,9 @@ def store(tmp_path: Path) -> StoredGraph:
 def trainer(
     store: StoredGraph,
     device: str,
-    kind: Callable[..., GNN] = SAGE,
+    kind: type[GNN] = SAGE,
     *,
-    fan_outs: tuple[int, int] = (3, 2),
+    fan_outs: Sequence[int] = (3, 2),
     options: dict[str, Any] | None = None,
     is_recorded: bool = False,
     **keys: Any,
@@ -48,6 +49,7 @@ def trainer(
     """Of 30 training nodes: 3 steps of 8 and one of 6."""
     torch.manual_seed(0)
     place, listener = torch.device(device), Recorder()
+    fan_outs = fan_outs if kind.uses_graph else ()
     model = kind(store.num_features, store.num_outputs, hidden_channels=8, **options or {})
     plan = SeedPlan(store.split("train"), 8)
     loader = gpu_loader(store, plan, device, fan_outs, needs=model.needs, threads=0)
@@ -86,8 +88,10 @@ def test_losses_are_those_of_steps_that_are_not_recorded(
         assert ours.train_loss == pytest.approx(theirs.train_loss, rel=close)
         assert ours.lr == pytest.approx(theirs.lr)
         assert ours.step == theirs.step
+        assert ours.time.keys() <= PHASES.keys()
         edges = ours.edges_per_s * ours.seconds, theirs.edges_per_s * theirs.seconds
         assert edges[0] == pytest.approx(edges[1])
+    assert "replay" in told.epochs[-1].time
     for left, right in zip(recorded.model.parameters(), eager.model.parameters(), strict=True):
         torch.testing.assert_close(left, right, atol=close, rtol=close)
 
@@ -102,11 +106,12 @@ def test_losses_are_those_of_steps_that_are_not_recorded(
         (GIN, {}),
         (GAT, {}),
         (GATv2, {}),
+        (MLP, {}),
     ],
     ids=str,
 )
 def test_every_model_can_be_recorded(
-    store: StoredGraph, device: str, kind: Callable[..., GNN], options: dict[str, Any]
+    store: StoredGraph, device: str, kind: type[GNN], options: dict[str, Any]
 ) -> None:
     eager, eager_told = trainer(store, device, kind, options=options)
     recorded, told = trainer(store, device, kind, options=options, is_recorded=True)
@@ -121,7 +126,7 @@ def test_every_model_can_be_recorded(
     ("kind", "option"), [(SAGE, "dropout"), (GIN, "input_dropout"), (GAT, "attention_dropout")]
 )
 def test_dropout_and_draws_of_another_kernel_can_be_recorded(
-    store: StoredGraph, device: str, kind: Callable[..., GNN], option: str
+    store: StoredGraph, device: str, kind: type[GNN], option: str
 ) -> None:
     options = {option: 0.5}
     recorded, told = trainer(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
@@ -288,6 +289,15 @@ def test_schedules_by_step(keys: dict[str, Any], rates: list[float]) -> None:
         optimizer.step()
         schedule.step()
     assert found == pytest.approx(rates, abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "is_fused"), [("adam", True), ("adamw", True), ("sgd", None)])
+def test_on_a_gpu_adam_is_one_kernel_and_sgd_is_not(name: Any, is_fused: bool | None) -> None:
+    """Torch's kernel of SGD leaves the momentum uninitialised where fp16 skips the first step."""
+    with FakeTensorMode():
+        weight = nn.Parameter(torch.zeros(3, device="cuda"))
+        optimizer = build_optimizer([weight], TrainerConfig(optimizer=name))
+    assert optimizer.param_groups[0]["fused"] is is_fused
 
 
 def test_a_plateau_of_the_metric_cuts_the_rate() -> None:
