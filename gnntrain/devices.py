@@ -57,8 +57,6 @@ def gpus_here() -> dict[str, int]:
 
 def num_gpus(kind: str) -> int:
     """How many GPUs of this type torch sees. Does not start CUDA."""
-    if kind == "cpu":
-        return 0
     if kind == "mps":  # the references need `embedding_bag`, which torch has there since 2.10
         return int(torch.backends.mps.is_available() and torch.__version__ >= "2.10")
     return int(_module(kind).device_count())

@@ -34,8 +34,6 @@ from gnntrain.training.evaluation import Evaluator, Inferred
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["BestModel", "Inferred", "infer", "load_best"]
-
 
 @dataclass(frozen=True)
 class BestModel:

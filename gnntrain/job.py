@@ -54,9 +54,8 @@ def summarize(
         return statistics.median(values) if values else None
 
     records, config = result.records, job.config
-    extra: dict[str, Any] = {"estimated": estimated} if estimated else {}
-    if initial_weights is not None:
-        extra = {"initial_weights": initial_weights, **extra}
+    known = {"initial_weights": initial_weights, "estimated": estimated or None}
+    extra: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
     best = [record for record in records if record.epoch == result.best_epoch]
     if best and best[0].constant:
         extra["constant_outputs"] = list(best[0].constant)
