@@ -218,8 +218,7 @@ def _run(
             if config != from_dict(run.config(), saved=True):
                 run.note_changes(config.to_dict(), overrides)
         else:
-            plain, seed = config.to_dict(), config.trainer.seed
-            run = RunDirectory.create(place, plain, overrides=overrides, seed=seed, jobs=jobs)
+            run = RunDirectory.create(place, config.to_dict(), overrides=overrides, jobs=jobs)
             stack.enter_context(rundir.held(run.path))
         (run.path / "summary.json").unlink(missing_ok=True)
         how, store = f"{opened.reason} ({format_seconds(opened.seconds)})", opened.store

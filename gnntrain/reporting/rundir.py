@@ -77,7 +77,6 @@ class RunDirectory:
         place: RunPlace,
         config: Mapping[str, Any],
         *,
-        seed: int,
         overrides: Sequence[str] = (),
         jobs: Mapping[str, str] | None = None,
     ) -> RunDirectory:
@@ -90,8 +89,8 @@ class RunDirectory:
         Args:
             place: The directory; must be empty where it exists.
             config: The resolved configuration, plain values.
-            seed: Seed of the run, for ``env.json`` as `jobs`, the names of its job by launcher.
             overrides: The overrides as typed, for ``overrides.txt``.
+            jobs: The names of its job by launcher, for ``env.json``.
 
         Raises:
             UserError: the directory is not empty, or cannot be written.
@@ -104,7 +103,8 @@ class RunDirectory:
                     raise occupied(path)
                 path = free(place.path.absolute())
             (path / "overrides.txt").write_text("".join(f"{o}\n" for o in overrides), "utf-8")
-            environment = describe_environment(seed=seed) | ({"jobs": dict(jobs)} if jobs else {})
+            environment = describe_environment(seed=config["trainer"]["seed"])
+            environment |= {"jobs": dict(jobs)} if jobs else {}
             cls(path).write("env.json", environment)
         with contextlib.suppress(OSError):  # a file system without links
             link = RUNS / f".{LATEST}-{os.getpid()}"

@@ -202,7 +202,7 @@ def surfaces() -> list[Surface]:
     right = {file.name: file.read_bytes() for file in (folder / "arrays").glob("*.npy")}
     dataset = {"num_nodes": 20, "num_edges": 40, "store_dir": str(folder / "stores")}
     config = from_dict({"dataset": dataset})
-    run = RunDirectory.create(RunPlace(folder / "run"), config.to_dict(), seed=0)
+    run = RunDirectory.create(RunPlace(folder / "run"), config.to_dict())
     identity = {"config": {"trainer": {"epochs": 1}}, "num_parameters": 1}
     trained: dict[str, Any] = {"checkpoints": run.checkpoints, "identity": identity}
     make_trainer(store, kind="full", epochs=1, **trained).fit()

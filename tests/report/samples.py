@@ -48,7 +48,7 @@ def write_run(
     config = plain | {"trainer": plain["trainer"] | keys}
     # a data set whose files are nowhere: nothing can be built again
     config["dataset"] = {"name": "files", "edges": "gone.csv", "features": "gone.npy"}
-    run = RunDirectory.create(RunPlace(path), config, overrides=overrides, seed=0)
+    run = RunDirectory.create(RunPlace(path), config, overrides=overrides)
     lines = [json.dumps(json_safe(record.to_dict())) + "\n" for record in records]
     (path / "metrics.jsonl").write_text("".join(lines))
     if summary is not None:

@@ -21,7 +21,11 @@ from gnntrain.reporting.rundir import (
 )
 from tests.report.samples import write_run
 
-CONFIG = {"model": {"name": "sage"}, "sampler": {"fan_outs": [25, 10]}, "trainer": {"lr": 1e-5}}
+CONFIG = {
+    "model": {"name": "sage"},
+    "sampler": {"fan_outs": [25, 10]},
+    "trainer": {"lr": 1e-5, "seed": 7},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +41,7 @@ def create(
     path = planned_run(None if directory is None else str(directory), name, dataset, "sage")
     place = RunPlace(Path(path), is_made_up=directory is None and name is None)
     overrides = ["dataset=cora", "model=sage"]
-    return RunDirectory.create(place, CONFIG, overrides=overrides, seed=7)
+    return RunDirectory.create(place, CONFIG, overrides=overrides)
 
 
 def test_a_new_run_says_what_was_asked_and_on_what_it_runs() -> None:

@@ -44,7 +44,7 @@ def any_run_of(path: Path, store: StoredGraph, model: dict[str, Any], **config: 
 
 
 def write_run(path: Path, store: StoredGraph, config: Config, model: torch.nn.Module) -> None:
-    run = RunDirectory.create(RunPlace(path), config.to_dict(), seed=0)
+    run = RunDirectory.create(RunPlace(path), config.to_dict())
     run.write("store.json", asdict(record_of(store)))
     run.write("summary.json", {"test": {"accuracy": 0.5}})
     save_checkpoint(run.checkpoints / "best.pt", {"model": model.state_dict(), "epoch": 3})
