@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     startup.install()
     try:
-        with install_handlers(_requeue), on_forced_exit(_tell_forced_end):
+        with install_handlers(_requeue), on_forced_exit(_fail):
             return _main(sys.argv[1:] if argv is None else list(argv))
     except (Exception, KeyboardInterrupt) as error:
         return _fail(error)
@@ -82,7 +82,7 @@ def _main(argv: Sequence[str]) -> int:
     return COMMANDS[name].run(arguments)
 
 
-def _fail(error: Exception | KeyboardInterrupt) -> int:
+def _fail(error: BaseException) -> int:
     """Tell a failure on stderr and return its exit code."""
     if isinstance(error, KeyboardInterrupt):
         code = 128 + signal_of(error)
@@ -111,11 +111,6 @@ def _fail(error: Exception | KeyboardInterrupt) -> int:
         if has_checkpoint(run_dir) or (Path(run_dir) / "sweep.json").is_file():
             _complain(f"Go on with `gnntrain resume {shlex.quote(shown_path(run_dir))}`.")
     return code
-
-
-def _tell_forced_end(error: BaseException) -> None:
-    if isinstance(error, Exception):
-        _fail(error)
 
 
 def _requeue() -> None:

@@ -42,20 +42,17 @@ def alone_in_process() -> Iterator[None]:
 
 
 def accelerator() -> str | None:
-    """The type of this machine's GPUs: cuda, mps, xpu or a further one of torch's; None: no GPU.
-
-    Does not start CUDA, after which a process must not fork.
-    """
-    if torch.cuda.device_count() > 0:  # asks the driver's library
-        return "cuda"
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found.type if found is not None and num_gpus(found.type) else None
+    """The type of this machine's GPUs: cuda, mps, xpu or a further one of torch's; None: no GPU."""
+    return next(iter(gpus_here()), None)
 
 
 def gpus_here() -> dict[str, int]:
-    """How many GPUs this machine has, by their type; empty: none. Does not start CUDA."""
-    kind = accelerator()
-    return {} if kind is None else {kind: num_gpus(kind)}
+    """How many GPUs this machine has, by their type; empty: none. Does not start CUDA, after which
+    a process must not fork."""
+    if (number := torch.cuda.device_count()) > 0:  # asks the driver's library
+        return {"cuda": number}
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return {found.type: number} if found and (number := num_gpus(found.type)) else {}
 
 
 def num_gpus(kind: str) -> int:

@@ -84,7 +84,7 @@ def is_communication(error: BaseException) -> bool:
     return type(error) is RuntimeError and any(words in str(error) for words in gloo)
 
 
-def exit_code(error: Exception) -> int:
+def exit_code(error: BaseException) -> int:
     """The exit code of a command that failed."""
     if may_mend(error):
         return RESTART_CODE

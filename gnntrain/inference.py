@@ -177,7 +177,8 @@ def load_best(
         names = {id(table): name for name, table in embedding_tables(model)}
         for name, table in getattr(model, "tables", {}).items():
             if signature.has_other_nodes(graph, name):
-                rows = _learnt_rows(run_store.recorded_store(record), signature, graph, name)
+                store = None if record is None else run_store.recorded_store(record)
+                rows = _learnt_rows(store, signature, graph, name)
                 key = f"{names[id(table)]}.weight"
                 weights[key] = weights[key][torch.from_numpy(rows)]
         unlike = next(_differences(graph, signature, reads_weights=model.needs.weight), None)

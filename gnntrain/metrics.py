@@ -236,27 +236,24 @@ def _of_quantities(name: str, outputs: Tensor, targets: Tensor) -> float:
 
 
 _ANY, _BINARY = frozenset(CLASS_KINDS), frozenset(["binary"])
+_RANKED, _QUANTITIES = frozenset(["binary", "multilabel"]), frozenset(["continuous"])
 _BUILT_IN = (
     # Of several labels a node, the share of right flags.
     Metric("accuracy", lambda counts: _share(*counts), True, _ANY, _right_counts),
-    *(
-        Metric(name, partial(_ranked, name), True, frozenset(["binary", "multilabel"]))
-        for name in RANKING_METRICS
-    ),
+    Metric("roc_auc", partial(_ranked, "roc_auc"), True, _RANKED),
+    Metric("average_precision", partial(_ranked, "average_precision"), True, _RANKED),
     # Of one class a node, the accuracy.
     Metric("f1_micro", lambda c: _share(2 * c[0], c[1] + c[2]), True, _ANY, _class_counts),
     Metric("f1_macro", _f1_macro, True, _ANY, _class_counts),
     Metric("precision", lambda c: _share(c[0, 1], c[1, 1]), True, _BINARY, _class_counts),
     Metric("recall", lambda c: _share(c[0, 1], c[2, 1]), True, _BINARY, _class_counts),
     Metric("f1", lambda c: _share(2 * c[0, 1], c[1:, 1]), True, _BINARY, _class_counts),
-    *(
-        Metric(name, partial(_of_quantities, name), name == "r2", frozenset(["continuous"]))
-        for name in ("r2", "rmse", "mae")
-    ),
+    Metric("r2", partial(_of_quantities, "r2"), True, _QUANTITIES),
+    Metric("rmse", partial(_of_quantities, "rmse"), False, _QUANTITIES),
+    Metric("mae", partial(_of_quantities, "mae"), False, _QUANTITIES),
 )
 _REGISTERED = {one.name: one for one in _BUILT_IN}
 BUILT_IN_METRICS = tuple(_REGISTERED)
-
 
 BASE_RATE = Metric("base_rate", lambda c: _share(c[2, 1], c[2]), True, _BINARY, _class_counts)
 """The share of the positive class, beside which an average precision is read."""

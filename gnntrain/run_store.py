@@ -227,10 +227,8 @@ def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
     return StoreRecord(str(graph.path), graph.content_digest, signature.to_dict())
 
 
-def recorded_store(record: StoreRecord | None) -> StoredGraph | None:
+def recorded_store(record: StoreRecord) -> StoredGraph | None:
     """The recorded store; None if it is missing, or holds another graph."""
-    if record is None:
-        return None
     with contextlib.suppress(StoreError):
         store = StoredGraph.open(Path(record.path))
         if store.content_digest == record.digest:
@@ -252,11 +250,11 @@ def open_run_store(
     """The graph that a run was trained on, byte for byte; None: the one of a new run. A store that
     is missing or holds another graph is built again from the configuration and compared: a
     UserError where the data set is another graph now, or none."""
+    if record is None:
+        return prepare_store(dataset, data=data)
     begin = time.perf_counter()
     if (store := recorded_store(record)) is not None:
         return OpenedStore(store, False, "opened", time.perf_counter() - begin)
-    if record is None:
-        return prepare_store(dataset, data=data)
     gone = f"the graph of this run is no longer at {record.path}"
     if is_object(dataset) and data is None:
         told = f"{gone}, and it was given as an object in Python."

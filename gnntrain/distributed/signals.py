@@ -100,7 +100,7 @@ def forward_to(control: RunControl) -> Iterator[None]:
 
 
 @contextmanager
-def on_forced_exit(call: Callable[[BaseException], None]) -> Iterator[None]:
+def on_forced_exit(call: Callable[[BaseException], object]) -> Iterator[None]:
     """Have `call(error)` called before this process is ended by force, with what ends it."""
     with install_handlers():
         _last_calls.append(call)
@@ -214,7 +214,7 @@ class _Handler:
 
 
 _active: _Handler | None = None
-_last_calls: list[Callable[[BaseException], None]] = []  # of `on_forced_exit`, the last one first
+_last_calls: list[Callable[[BaseException], object]] = []  # of `on_forced_exit`, the last one first
 
 
 def step_seconds(grace: float, number: int) -> float:
