@@ -54,6 +54,18 @@ def test_the_peak_of_memory_begins_anew() -> None:
         assert devices.peak_memory(device) <= peak - 4000
 
 
+def test_the_memory_of_a_cuda_graph_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = [(0, (0, 0), 100), (0, (0, 1), 60), (1, (0, 2), 500)]  # GPU, pool, size
+    keys = ("device", "segment_pool_id", "total_size")
+    segments = [dict(zip(keys, pool, strict=True)) | {"allocated_size": 20} for pool in pools]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 160)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 40)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 2000))
+    assert devices.free_memory(torch.device("cuda", 0)) == 1080
+
+
 @pytest.mark.parametrize(
     ("error", "memory"),
     [
