@@ -25,7 +25,6 @@ from gnntrain.limits import available_cores
 from gnntrain.models import AnyModel
 from gnntrain.models.embedding import embedding_tables
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.run_store import ModelSignature
 from gnntrain.selfcheck.choice import kernel_choice
 from gnntrain.tasks import Task
 from gnntrain.tasks.node_classification import positive_name
@@ -42,7 +41,7 @@ class BestModel:
     run: RunDirectory
     epoch: int
     graph: Graph  # to compute on
-    signature: ModelSignature
+    signature: run_store.ModelSignature
     task: Task  # of the outputs
     positive_class: str | int | None  # the name of that of two; None: the task is not binary
     model: AnyModel  # with the trained weights
@@ -149,7 +148,7 @@ def load_best(
                 )
     else:
         graph = run_store.open_run_store(record, saved.dataset).store
-        signature = ModelSignature.of(graph)
+        signature = run_store.ModelSignature.of(graph)
     torch.set_num_threads(config.distributed.threads or available_cores())
     # One process, with the device of this machine, on which outputs are the same but for rounding:
     # a GPU, also of another kind than training had, unless that was to use none. What only its own
@@ -196,7 +195,7 @@ def load_best(
 
 
 def _learnt_rows(
-    store: StoredGraph | None, signature: ModelSignature, graph: Graph, name: NodeType
+    store: StoredGraph | None, signature: run_store.ModelSignature, graph: Graph, name: NodeType
 ) -> Int64Array:
     """By node of a type without features the row that the model has learnt for it, found by its id
     in the run's `store`; a UserError where it has none."""
@@ -223,7 +222,7 @@ def _learnt_rows(
 
 
 def _differences(
-    graph: StoredGraph, signature: ModelSignature, *, reads_weights: bool
+    graph: StoredGraph, signature: run_store.ModelSignature, *, reads_weights: bool
 ) -> Iterator[str]:
     """Sentences: in what another graph is unlike the one that the model was trained on."""
     yield from edge_warnings(graph)

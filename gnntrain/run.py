@@ -518,10 +518,8 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     logging.captureWarnings(True)
     for name in ("gnntrain", "py.warnings"):
         logging.getLogger(name).addHandler(logging.NullHandler())
-    summary: dict[str, Any]
     if (published := rendezvous.wait_for("config")) is None:
-        summary = rendezvous.wait_for("summary")
-        return summary
+        return dict(rendezvous.wait_for("summary"))
     config = from_dict(published["config"], saved=True)
     plan = LaunchPlan.of(config, rendezvous)
     opened: run_store.OpenedGraph | None = None
@@ -539,8 +537,7 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     checkpoint = job["checkpoint"] and Path(job["checkpoint"])
     own = Job(config, Path(store["path"]), Path(job["run"]), job["started"], kernels, checkpoint)
     launch("gnntrain.worker:train_rank", own, plan, rendezvous=rendezvous)
-    summary = rendezvous.wait_for("summary")
-    return summary
+    return dict(rendezvous.wait_for("summary"))
 
 
 def _plain(opened: run_store.OpenedGraph) -> dict[str, Any]:

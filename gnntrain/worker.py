@@ -29,7 +29,6 @@ from gnntrain.reporting.console import Console
 from gnntrain.reporting.loggers import build_loggers
 from gnntrain.reporting.ranklog import forwarded_warnings, rank_log
 from gnntrain.reporting.rundir import RunDirectory
-from gnntrain.reporting.text import counted
 from gnntrain.run_store import model_signature, rank_graph
 from gnntrain.startup import resume_collection
 from gnntrain.tasks.node_classification import positive_phrase
@@ -127,13 +126,13 @@ def train_rank(context: DistributedContext, job: Job) -> None:
         del state  # as large as the model and its optimiser
         num_parameters, on_gpu = trainer.num_parameters, is_gpu(context.device)
         if context.is_main:
-            ranks = counted(context.world_size, "GPU rank" if on_gpu else "CPU rank")
+            ranks = text.counted(context.world_size, "GPU rank" if on_gpu else "CPU rank")
             if context.num_machines > 1:
                 ranks += f" on {context.num_machines} machines"
             each = " each" * (context.world_size > 1)
             computing = [
-                f"{ranks}, {counted(torch.get_num_threads(), 'thread')}{each}",
-                counted(servers, "server") if servers else "",
+                f"{ranks}, {text.counted(torch.get_num_threads(), 'thread')}{each}",
+                text.counted(servers, "server") if servers else "",
                 "" if job.kernels == CPU_KERNELS else str(job.kernels),
                 "steps replayed as a CUDA graph" if trainer.loader.records_steps else "",
                 "" if on_gpu else product_note(config.trainer.precision),
@@ -155,9 +154,9 @@ def train_rank(context: DistributedContext, job: Job) -> None:
             data, plan = graph.summary, trainer.loader.plan
             read = {} if data is None else dict(data.lines(besides=EDGES_ALONE))
             training = [
-                counted(config.trainer.epochs, "epoch"),
-                f"{counted(len(trainer.loader), 'step')} an epoch",
-                f"{counted(min(plan.global_batch_size, len(plan.seeds)), 'seed')} a step",
+                text.counted(config.trainer.epochs, "epoch"),
+                f"{text.counted(len(trainer.loader), 'step')} an epoch",
+                f"{text.counted(min(plan.global_batch_size, len(plan.seeds)), 'seed')} a step",
                 f"seed {config.trainer.seed}",
             ]
             facts = {
