@@ -23,7 +23,6 @@ from gnntrain.config import Config
 from gnntrain.data.graph import SPLITS, Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.targets import TargetScale, refuse_other_labels, refuse_other_types
-from gnntrain.devices import seed_generators
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.limits import total_memory
 from gnntrain.loading.build import LoaderBuilder
@@ -71,11 +70,11 @@ def build_model(config: Config, task: Task, graph: Graph, context: DistributedCo
     """The untrained model on the rank's device: equal weights on all ranks. Torch's generators are
     left with a seed of the rank's own, for dropout."""
     seed = config.trainer.seed
-    seed_generators(seed, context.device)
+    devices.seed_generators(seed, context.device)
     model = models.build_model(config.model, graph.schema, task.num_outputs)
     if task.head is not None:
         model.add_module("head", task.head)
-    seed_generators(seed + 1 + context.rank, context.device)
+    devices.seed_generators(seed + 1 + context.rank, context.device)
     return model.to(context.device)
 
 

@@ -104,8 +104,7 @@ class RunDirectory:
                 path = free(place.path.absolute())
             (path / "overrides.txt").write_text("".join(f"{o}\n" for o in overrides), "utf-8")
             environment = describe_environment(seed=config["trainer"]["seed"])
-            environment |= {"jobs": dict(jobs)} if jobs else {}
-            cls(path).write("env.json", environment)
+            cls(path).write("env.json", environment | ({"jobs": dict(jobs)} if jobs else {}))
         with contextlib.suppress(OSError):  # a file system without links
             link = RUNS / f".{LATEST}-{os.getpid()}"
             link.symlink_to(os.path.relpath(path, RUNS.absolute()))
