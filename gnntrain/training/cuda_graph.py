@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
+from gnntrain.errors import RunError
 from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.phases import Phases
+from gnntrain.training.memory import lacking_memory
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.update import Update
 
@@ -82,7 +84,16 @@ class CUDAGraphStep:
             return
         if self._replay is None:
             with self._rate_in_memory():
-                self._replay = self._record(self._run)
+                try:
+                    self._replay = self._record(self._run)
+                except RuntimeError as error:
+                    if lacking_memory(error):
+                        raise
+                    said = str(error).partition("\n")[0]
+                    raise RunError(
+                        f"A step could not be recorded as a CUDA graph: {said}.",
+                        "Set trainer.cuda_graph=false: each step is launched anew.",
+                    ) from error
         with self._phases("replay"):
             self._replay()
 

@@ -60,8 +60,7 @@ def trainer(
         model=model.to(place),
         loader=loader,
         listeners=(listener,),
-        record=(lambda body: body) if device == "cpu" else None,
-        **{"epochs": 2, **keys},
+        **{"epochs": 2, "record": (lambda body: body) if device == "cpu" else None, **keys},
     )
     return made, listener
 
@@ -143,6 +142,16 @@ def test_a_loss_that_is_not_finite_is_found_at_its_step(store: StoredGraph, devi
     recorded, _ = trainer(store, device, is_recorded=True, lr=1e30, log_every=1, epochs=5)
     with pytest.raises(RunError, match=r"step \d of 4 \(seed nodes"):
         recorded.fit()
+
+
+def test_a_step_that_cannot_be_recorded_is_told_with_the_key(store: StoredGraph) -> None:
+    def refuse(_: object) -> Any:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    recorded, _ = trainer(store, "cpu", is_recorded=True, record=refuse)
+    with pytest.raises(RunError, match="is capturing") as told:
+        recorded.fit()
+    assert "trainer.cuda_graph=false" in str(told.value)
 
 
 @on_each_device
