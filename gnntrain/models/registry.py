@@ -17,7 +17,7 @@ from gnntrain.data.graph import GraphSchema, NodeType
 from gnntrain.errors import UserError
 from gnntrain.models.conv import HeteroGNN
 from gnntrain.models.embedding import EmbeddingTable
-from gnntrain.plugins import MODELS, find_plugin, load_plugin, takes_schema
+from gnntrain.plugins import MODELS, find_plugin, load_plugin, takes_schema, told
 from gnntrain.sampling.block import BlockNeeds
 
 
@@ -101,11 +101,11 @@ def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel
         built_in: HeteroGNN = found(schema if found.is_hetero else inputs, out_channels, **options)
         return built_in
     options, point = dict(getattr(config, "options", {})), find_plugin(MODELS, name)
-    make, told = load_plugin(MODELS, name), f"model {name!r} ({point.value})"
+    make, called = load_plugin(MODELS, name), f"model {name!r} ({point.value})"
     is_typed = takes_schema(make)
     if not is_typed and (len(schema.node_types) > 1 or len(schema.edge_types) > 1):
         raise UserError(
-            f"{told} computes on one type of nodes and edges: the graph has "
+            f"{called} computes on one type of nodes and edges: the graph has "
             f"{len(schema.node_types)} node types and {len(schema.edge_types)} edge types.",
             "Name the first argument of the entry point `schema`: it then gets the graph's "
             "types, and its model the arguments x_dict and edge_index_dict.",
@@ -114,11 +114,12 @@ def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel
     model = None
     try:
         inspect.signature(make).bind(*arguments, **options)
-        if isinstance(make, type) and issubclass(make, HeteroGNN):  # its layers judge the options
+        if options and isinstance(make, type) and issubclass(make, HeteroGNN):
+            # Its layers judge the options.
             model = make(*arguments, **options)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{told} does not take model.options={options}: {error}",
+            f"{called} does not take model.options={options}: {told(error)}",
             f"its signature is {point.attr}{inspect.signature(make)}",
         ) from error
     model = model or make(*arguments, **options)
@@ -132,12 +133,12 @@ def build_model(config: Any, schema: GraphSchema, out_channels: int) -> AnyModel
         return model
     if not isinstance(model, nn.Module):
         raise UserError(
-            f"{told} returned a {type(model).__name__}, not a model",
+            f"{called} returned a {type(model).__name__}, not a model",
             "the entry point must return a gnntrain GNN or HeteroGNN, or a torch.nn.Module",
         )
     if any(isinstance(part, HeteroGNN) for part in model.modules()):
         raise UserError(
-            f"{told} holds a model of gnntrain, which computes on blocks, not on an edge_index.",
+            f"{called} holds a model of gnntrain, which computes on blocks, not on an edge_index.",
             "Take PyG's model in its place, or let the entry point return gnntrain's itself.",
         )
     embedding_channels = getattr(config, "embedding_channels", 128)

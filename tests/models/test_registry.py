@@ -55,11 +55,18 @@ def make_nothing(in_channels: int, out_channels: int) -> str:
     return f"{in_channels} {out_channels}"
 
 
+class Broken(SAGE):
+    def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
+        super().__init__(in_channels, out_channels, **options)
+        self.depth = {"depth": 2}["dpeth"]
+
+
 @pytest.fixture
 def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {
         "own-sage": f"{__name__}:make_sage",
         "own-class": "gnntrain.models:SAGE",
+        "broken": f"{__name__}:Broken",
         "typed": f"{__name__}:make_typed",
         "nothing": f"{__name__}:make_nothing",
         "wrapped": f"{__name__}:make_wrapped",
@@ -203,6 +210,7 @@ def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
         ("own-sage", {"options": {"widht": 4}}, SCHEMA, r"model.options=\{'widht': 4\}"),
         ("own-class", {"options": {"widht": 4}}, SCHEMA, "unexpected keyword argument 'widht'"),
         ("own-class", {"options": {"aggregator": "men"}}, SCHEMA, "'men'"),
+        ("broken", {"options": {"norm": "layer"}}, SCHEMA, r"KeyError: 'dpeth' \(.*test_registry"),
         ("own-sage", {"num_layers": 3}, SCHEMA, r"num_layers=3.* has 2 layers"),
         ("own-sage", {}, TYPED, "2 node types and 2 edge types"),
         ("nothing", {}, SCHEMA, "returned a str, not a model"),
@@ -216,3 +224,9 @@ def test_broken_plugins_are_explained(
 ) -> None:
     with pytest.raises(UserError, match=message):
         build_model(SimpleNamespace(name=name, **keys), schema, 3)
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_fault_of_a_package_is_no_mistake_in_options_that_were_not_given() -> None:
+    with pytest.raises(KeyError, match="dpeth"):
+        build_model(SimpleNamespace(name="broken"), SCHEMA, 3)
