@@ -28,6 +28,7 @@ _SERVED = {"distributed.servers": "!0", "distributed.graph": "partitioned"}  # s
 _TYPED = {"a model of typed graphs": "true"}  # the CPU draws, and a GPU caches no rows
 _TYPED_ALONE = {"a model of typed graphs, no shared rows": "true"}
 _REGRESSION = {"task.type": "node_regression"}
+_OF_CLASSES = " ".join(name for name in DATASET_NAMES if name != "files")
 _TRITON = ("sampler.backend", "triton", "auto or numba")
 _PINNED = ("sampler.topology", "resident pinned", "auto or host")
 _PLACED = ("features.placement", "pinned sharded", "auto, resident, cached or memmap")
@@ -78,7 +79,7 @@ _CLASHES: Rules = {
     ("distributed.num_processes", "!1", "1 (each GPU is a rank)"): {"trainer.gpus": "!auto 0"},
     ("dataset.task", "!auto regression", "auto or regression"): _REGRESSION,
     ("dataset.task", "regression", "auto"): {"task.type": "node_classification"},
-    ("task.type", "node_regression", "node_classification"): {"a data set of classes": "true"},
+    ("task.type", "node_regression", "node_classification"): {"dataset.name": _OF_CLASSES},
     ("task.loss", "!mse", "mse, which has no effect,"): {"task.type": "node_classification"},
     ("task.positive_class", "!null", "null"): _REGRESSION,
     ("trainer.label_smoothing", "!0.0", "0"): _REGRESSION,
@@ -148,8 +149,8 @@ def from_dict(
     """
     config, wrong = judged(Config, raw, saved=saved)
     known = {problem.key for problem in found}
-    # Which keys there are beside a wrong name (`model=gta`) is not known.
-    unsure = tuple(f"{key}." for key in known if key in config.named)
+    # Which keys there are beside a wrong name (`model=gta`) is not known; an experiment sets it.
+    unsure = tuple(f"{key}." for key in config.named if {key, "experiment"} & known)
     wrong = [one for one in wrong if one.expected != UNKNOWN or not one.key.startswith(unsure)]
     problems = [*found, *(one for one in wrong if one.key not in known)]
     checks = [contradictions(config)]
@@ -160,7 +161,7 @@ def from_dict(
     if gpus is not None:
         checks.append(iter(machine_problems(config, gpus)))
     for check in checks:  # of keys that no mistake so far touches
-        touched = tuple(f"{problem.key.removesuffix('.name')}." for problem in problems)
+        touched = *unsure, *(f"{problem.key.removesuffix('.name')}." for problem in problems)
         for one in check:
             if not any(f"{key}.".startswith(touched) for key in (one.key, *one.beside)):
                 problems.append(one)
@@ -201,7 +202,7 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem
 
     With `plugins` a plug-in model is imported, to see whether it is one of typed graphs.
     """
-    model, data, sampler, keys = config.model, config.dataset, config.sampler, config.distributed
+    model, sampler, keys = config.model, config.sampler, config.distributed
     is_unknown = isinstance(model, PluginConfig) and not plugins
     is_typed = None if is_unknown else model.is_hetero
     is_exact = config.evaluation.name == "layerwise"
@@ -214,7 +215,6 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem
             min(one) < 1 for one in (drawn.values() if isinstance(drawn, Mapping) else [drawn])
         ),
         "sweep=basic": config.sweep.name == "basic",
-        "a data set of classes": data.name in DATASET_NAMES and data.name != "files",
         "exact evaluation of a graph in parts": keys.graph == "partitioned" and is_exact,
     }
 

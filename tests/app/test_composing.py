@@ -59,6 +59,20 @@ def test_a_loggers_options_go_with_those_of_its_file() -> None:
     assert resumed.logger.chosen() == {"wandb": {"project": "theirs"}, "mlflow": mlflow}
 
 
+@pytest.mark.parametrize(
+    ("typed", "beside"),
+    [
+        ("model=gta", ["model.heads=3", "sampler.fan_outs=[5,5,5]"]),
+        ("experiment=cora_gta", ["model.heads=3", "sampler.fan_outs=[5,5,5]", "dataset.split=1"]),
+        ("dataset=county_incomee", ["task.type=node_regression", "dataset.split=file.csv"]),
+    ],
+)
+def test_keys_that_depend_on_a_misspelt_option_are_no_mistakes(
+    typed: str, beside: list[str]
+) -> None:
+    assert only_problem(typed, *beside).assignment == typed
+
+
 def test_keys_that_a_run_cannot_change_are_told_with_all_other_mistakes() -> None:
     typed = ["trainer.epoch=3", "trainer.lr=0.5", "trainer.seed=x", "model=gat"]
     with pytest.raises(ConfigError) as caught:
