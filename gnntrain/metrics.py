@@ -106,7 +106,7 @@ def metric(
     def register(compute: Compute) -> Compute:
         known = _REGISTERED.get(name)
         if known is not None and known.function.__module__ != compute.__module__:
-            raise ValueError(f"{known.function.__module__} has registered a metric {name!r}")
+            raise ValueError(f"another module has registered a metric {name!r}")
         if frozenset(label_kinds).isdisjoint(LABEL_KINDS):
             raise ValueError(f"label_kinds of {name!r} have none of {', '.join(LABEL_KINDS)}")
         _REGISTERED[name] = Metric(name, compute, higher_is_better, frozenset(label_kinds))
