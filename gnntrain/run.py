@@ -84,7 +84,7 @@ def train(
         UserError: The graph or the configuration has a mistake; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
-    checks.refuse_other_config(config)
+    checks.refuse_other_arguments(config, overrides)
     shown = listener or progress
     # The process of a command, or of a sweep's worker, keeps its servers.
     servers = stopping_servers() if place is None and listener is None else contextlib.nullcontext()
@@ -146,6 +146,7 @@ def resume(
         ConfigError: A key would make another run of it; nothing was written.
         GnntrainError: The run failed; its results so far are in the run directory.
     """
+    checks.refuse_other_arguments(Config() if config is None else config, overrides)
     servers = stopping_servers() if listener is None else contextlib.nullcontext()
     with _joined_run() as rendezvous, servers:
         if rendezvous is not None and not rendezvous.is_main:
@@ -155,7 +156,6 @@ def resume(
         if config is None:
             config = saved
         else:  # the run keeps its place and its graph where `config` names no other
-            checks.refuse_other_config(config)
             dataset, keys = config.dataset, config.run
             if dataset == Config(task=config.task).dataset:
                 dataset = saved.dataset

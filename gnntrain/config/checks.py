@@ -188,13 +188,14 @@ def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
     return problems
 
 
-def refuse_other_config(config: object) -> None:
-    """Raise a UserError for what stands in the place of a configuration: a graph, perhaps."""
-    if not isinstance(config, Config):
-        raise UserError(
-            f"config is a {type(config).__name__}, not a Config.",
-            "A graph is given by its name: data=…; keys are Config(trainer=TrainerConfig(…)).",
-        )
+def refuse_other_arguments(config: object, overrides: object = ()) -> None:
+    """Raise a UserError for what stands in the place of one of them: a graph, perhaps."""
+    for name, value, kind in (("config", config, Config), ("overrides", overrides, Sequence)):
+        if not isinstance(value, kind):
+            raise UserError(
+                f"{name} is a {type(value).__name__}, not a {kind.__name__}.",
+                "A graph is given by its name: data=…; keys are Config(trainer=TrainerConfig(…)).",
+            )
 
 
 def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem]:

@@ -111,10 +111,17 @@ def on_forced_exit(call: Callable[[BaseException], object]) -> Iterator[None]:
 
 
 def prepare_forced_exit(error: BaseException) -> None:
-    """Call what was given to `on_forced_exit`, with `error`."""
-    for call in reversed(_last_calls):
-        with suppress(Exception):  # no other process needs an error of this one
-            call(error)
+    """Call what was given to `on_forced_exit`, with `error`, and wait a few seconds at most: a
+    sentence for a full pipe that nobody reads would keep the process for ever."""
+
+    def call_all() -> None:
+        for call in reversed(_last_calls):
+            with suppress(Exception):  # no other process needs an error of this one
+                call(error)
+
+    calls = threading.Thread(target=call_all, daemon=True)
+    calls.start()
+    calls.join(CLOSE_SECONDS)
 
 
 def install_rank_handlers(control: RunControl) -> None:

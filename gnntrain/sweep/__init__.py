@@ -135,9 +135,9 @@ def resume_sweep(
     slots = plan_slots(plan.config, plan.num_trials) if is_here else Slots([None])
     with held(folder.path, "sweep"):
         trials = folder.trials() or _listed(plan, folder)
-        if len(trials) > plan.num_trials:
+        if plan.search is not None and len(trials) > plan.num_trials:
             told = f"sweep.trials={plan.num_trials}: the search has {len(trials)} trials already"
-            raise UserError(told, "Give a larger number, or leave the key out.")
+            raise UserError(told, f"Write sweep.trials={len(trials)}, or a larger number.")
         folder.write_command(command)
         return _conduct(plan, slots, folder, command.sources, trials, launcher)
 

@@ -53,7 +53,7 @@ class Study(TrialQueue):
         search = plan.search
         assert search is not None, "a grid is a TrialQueue"
         super().__init__(trials, tuple(_STATES))  # failed ones: a search learns from them
-        self.num_trials = max(search.trials, len(self.trials))
+        self.num_trials = search.trials
         self._folder, self._search, self._fixed = folder, search, plan.fixed
         self._space = dict(plan.space or {})
         self._asked: dict[int, optuna.Trial] = {}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
-from gnntrain.errors import RunError
+from gnntrain.errors import UserError
 from gnntrain.loading.padded import PaddedBatches, SeedBatch
 from gnntrain.phases import Phases
 from gnntrain.training.memory import lacking_memory
@@ -90,7 +90,7 @@ class CUDAGraphStep:
                     if lacking_memory(error):
                         raise
                     said = str(error).partition("\n")[0]
-                    raise RunError(
+                    raise UserError(
                         f"A step could not be recorded as a CUDA graph: {said}.",
                         "Set trainer.cuda_graph=false: each step is launched anew.",
                     ) from error

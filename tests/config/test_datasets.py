@@ -10,9 +10,20 @@ from gnntrain.config import (
     BuiltinConfig,
     ConfigError,
     FilesConfig,
+    SyntheticConfig,
     from_dict,
 )
 from tests.config.problems import problems_of
+
+
+def test_the_presets_have_the_exact_shapes() -> None:
+    keys = ("nodes", "edges", "features", "classes", "train", "val", "test")
+    for name, shape in {
+        "reddit": (232965, 114615892, 602, 41, 153431, 23831, 55703),
+        "products": (2449029, 123718280, 100, 47, 196615, 39323, 2213091),
+    }.items():
+        preset = SyntheticConfig(name=f"synthetic_{name}")  # type: ignore[arg-type]
+        assert tuple(getattr(preset, f"num_{key}") for key in keys) == shape
 
 
 def test_a_data_set_has_its_own_defaults_which_may_be_changed() -> None:

@@ -437,6 +437,17 @@ def test_a_sweep_goes_on_with_the_keys_it_was_begun_with(
     assert len(run.asked) == 2
 
 
+def test_a_grid_goes_on_with_the_trials_it_was_begun_with(run: FakeRun, here: Path) -> None:
+    files = [here / "mine" / "model" / f"own_{name}.yaml" for name in "ab"]
+    files[0].parent.mkdir(parents=True)
+    for file in files:
+        file.write_text("defaults: [sage, _self_]\n")
+    assert main(["--config-dir=mine", "-m", "model=glob(own_*)", "run.dir=sweep"]) == 0
+    files[1].unlink()
+    assert main(["resume", "sweep"]) == 0
+    assert len(run.asked) == 2
+
+
 def test_a_search_goes_on_with_no_fewer_trials_than_it_has(
     run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:

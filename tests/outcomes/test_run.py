@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from gnntrain.app import compose_config
 from gnntrain.cli import main
 from gnntrain.config import checks
+from gnntrain.run import evaluate
 from gnntrain.run import train as train_here
 from tests.packages import install
 from tests.pyg_backends import INSTALLED, use_backend
@@ -151,6 +152,16 @@ def test_a_users_own_pyg_model_trains_by_its_entry_point(
     keys = ["model=plugin", "model.name=mine", "model.options={width: 12}", *TINY_GRAPH]
     assert gnntrain.train("b", *keys, "sampler=full")["status"] == "completed"
     assert gnntrain.train("c", *keys, "distributed.num_processes=2")["world_size"] == 2
+
+
+def test_two_ranks_are_judged_by_the_statistics_that_the_checkpoint_holds(
+    gnntrain: Command,
+) -> None:
+    """Batch normalisation's, which in training are a rank's own."""
+    keys = ["model.norm=batch", "distributed.num_processes=2", "trainer.batch_size=32"]
+    found = gnntrain.train("run", *TINY_GRAPH, "model.hidden_channels=16", *keys)
+    expected = evaluate("run")["metrics"]
+    assert {split: found[split] for split in expected} == expected
 
 
 def test_a_rank_that_fails_is_named_in_the_summary(
