@@ -319,9 +319,9 @@ class TrainerConfig(Section):
     """Momentum of sgd."""
     scheduler: Literal["none", "cosine", "linear", "step", "plateau"] = "none"
     """How the learning rate falls: to 0 at the end (cosine, linear), every scheduler_step epochs
-    (step), or after as many without a better validation metric (plateau)."""
+    (step), or after as many evaluations without a better validation metric (plateau)."""
     scheduler_step: types.OneOrMore = 10
-    """Epochs of step and plateau."""
+    """Epochs of step, evaluations of plateau."""
     scheduler_gamma: Annotated[float, Field(gt=0, le=1), types.NUMBER] = 0.5
     """Factor of step and plateau."""
     warmup_epochs: types.ZeroOrMore = 0

@@ -149,7 +149,7 @@ class Display:
         for label, lines in facts.items():
             for number, line in enumerate(lines.splitlines()):
                 head = "" if number else label
-                self.line(" " * _INDENT, (head.ljust(_LABEL), "dim"), line)
+                self.line(" " * _INDENT, (f"{head.ljust(_LABEL - 1)} ", "dim"), line)
 
 
 class Console(Display):

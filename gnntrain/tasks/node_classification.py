@@ -190,15 +190,21 @@ class NodeClassification(NodeTask):
                 f"No training node has {len(unseen)} of {graph.num_classes} {many}, which cannot "
                 f"be learnt: {shown}."
             )
-        for split in ("val", "test") if self.metric.name in RANKING_METRICS else ():
+        name = self.metric.name
+        for split in ("val", "test") if name in ("precision", "recall", "f1") else ():
+            if len(graph.split(split)) and counts[split][self._positive] == 0:
+                then = "; the first epoch counts as the best" if split == "val" else ""
+                found.append(
+                    f"{name} is 0 on {split}, where no node is of the positive class{then}."
+                )
+        for split in ("val", "test") if name in RANKING_METRICS else ():
             # Ranking needs nodes with the label and nodes without; for two classes, nodes of both.
             size = len(graph.split(split))
             can_rank = (counts[split] > 0) & (counts[split] < size)
             if size and not can_rank.any():
                 then = "; the last epoch counts as the best" if split == "val" else ""
                 found.append(
-                    f"{self.metric.name} is not defined on {split}, where all nodes have one "
-                    f"class{then}."
+                    f"{name} is not defined on {split}, where all nodes have one class{then}."
                 )
         return found
 

@@ -255,6 +255,11 @@ TWO = [0, 1, 0, 1, 0, 1]
         ),
         ([*TWO, *(0, 0, 0), *(1, 1, 1)], {"task": "binary", "metric": "accuracy"}, []),
         (
+            [*TWO, *(0, 0, 0), *(1, 1, 1)],
+            {"task": "binary", "metric": "f1"},
+            [["f1 is 0 on val", "first epoch"]],
+        ),
+        (
             [*FLAGS[:5], [0, 1], [1, 1], [1, 0], [1, 0], [1, 0], [0, 1], [1, 1]],
             {"task": "multilabel", "metric": "roc_auc"},  # one label that can be ranked is enough
             [],

@@ -300,16 +300,28 @@ def test_on_a_gpu_adam_is_one_kernel_and_sgd_is_not(name: Any, is_fused: bool | 
     assert optimizer.param_groups[0]["fused"] is is_fused
 
 
-def test_a_plateau_of_the_metric_cuts_the_rate() -> None:
-    config = TrainerConfig(lr=1.0, scheduler="plateau", scheduler_step=1, scheduler_gamma=0.5)
+@pytest.mark.parametrize(
+    ("metrics", "num_bad", "rates"),
+    [
+        ((0.1, 0.2, 0.2, 0.2, 0.3), 1, [1, 1, 0.5, 0.25, 0.25]),
+        ((0.1, 0.2, 0.2, 0.2, 0.3), 2, [1, 1, 1, 0.5, 0.5]),
+        ((-607.61, -607.62, -607.63), 2, [1, 1, 0.5]),  # negative ones fall, too
+        ((0.5, 0.500001, 0.500002), 1, [1, 1, 1]),  # each is the best so far
+    ],
+)
+def test_the_rate_falls_after_so_many_evaluations_without_a_better_metric(
+    metrics: tuple[float, ...], num_bad: int, rates: list[float]
+) -> None:
+    keys: dict[str, Any] = {"scheduler_step": num_bad, "scheduler_gamma": 0.5}
+    config = TrainerConfig(lr=1.0, scheduler="plateau", **keys)
     optimizer = build_optimizer([nn.Parameter(torch.zeros(1))], config)
     schedule = build_schedule(optimizer, config, steps_per_epoch=1, num_steps=9)
     assert isinstance(schedule, ReduceLROnPlateau)
     found = []
-    for metric in (0.1, 0.2, 0.2, 0.2, 0.3):
+    for metric in metrics:
         schedule.step(metric)
         found.append(optimizer.param_groups[0]["lr"])
-    assert found == [1.0, 1.0, 1.0, 0.5, 0.5]
+    assert found == rates
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ def _classes(
         bad.report()  # bad rows may be why
         number = "only one label" if len(classes) else "no label"
         raise UserError(
-            f"{rows.path} has {number}; there is nothing to tell apart.", "Give two labels or more."
+            f"{rows.path} has {number}; there is nothing to tell apart.",
+            "Give two labels or more; -1 stands for none.",
         )
     if options.task == "binary" and len(classes) != 2:
         raise UserError(
