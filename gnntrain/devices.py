@@ -111,12 +111,10 @@ def free_memory(device: torch.device) -> int:
     # torch's allocator holds memory that no tensor uses.
     held = module.memory_reserved(device) - module.memory_allocated(device)
     # What belongs to a CUDA graph remains its own. (cudaMallocAsync cannot tell.)
-    if device.type == "cuda" and module.get_allocator_backend() == "native":
-        held -= sum(
-            segment["total_size"] - segment["allocated_size"]
-            for segment in module.memory_snapshot()
-            if segment["device"] == device.index and segment["segment_pool_id"] != (0, 0)
-        )
+    is_told = device.type == "cuda" and module.get_allocator_backend() == "native"
+    for segment in module.memory_snapshot() if is_told else ():
+        if segment["device"] == device.index and segment["segment_pool_id"] != (0, 0):
+            held -= segment["total_size"] - segment["allocated_size"]
     return int(module.mem_get_info(device)[0] + held)
 
 

@@ -70,9 +70,8 @@ def may_mend(error: BaseException) -> bool:
     # torch's own class for a GPU that failed, which is not imported here.
     is_gpus = any(kind.__qualname__ == "AcceleratorError" for kind in type(error).__mro__)
     of_system = isinstance(error, TransientError | OSError | EOFError | MemoryError)
-    if of_system or is_communication(error) or is_gpus:
-        return True
-    return error.__cause__ is not None and may_mend(error.__cause__)
+    may = of_system or is_gpus or is_communication(error)
+    return may or (error.__cause__ is not None and may_mend(error.__cause__))
 
 
 def is_communication(error: BaseException) -> bool:
