@@ -42,6 +42,7 @@ import torch  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from gnntrain.app import Sources  # noqa: E402
+from gnntrain.compute.selection import CPU_KERNELS, select  # noqa: E402
 from gnntrain.distributed import processes  # noqa: E402
 from tests import examples as examples  # noqa: E402  # before the profile is loaded
 
@@ -97,6 +98,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
+
+
+@pytest.fixture
+def _usual_kernels() -> Iterator[None]:
+    yield
+    select(CPU_KERNELS, "cpu")
 
 
 @pytest.fixture(autouse=True)

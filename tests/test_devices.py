@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 
 from gnntrain import devices
 from gnntrain.app import compose_config
-from gnntrain.compute.selection import CPU_KERNELS, select
 from gnntrain.run import evaluate, train
 from gnntrain.training.memory import lacking_memory
 from tests.hills import install_hills
@@ -22,12 +20,6 @@ KEYS = [
     *("compute.kernels=torch", "distributed.threads=1", "trainer.matmul_precision=high"),
 ]
 SYNTHETIC = "dataset.num_nodes=300 dataset.num_features=12 dataset.avg_degree=6"
-
-
-@pytest.fixture
-def _usual_kernels() -> Iterator[None]:
-    yield
-    select(CPU_KERNELS, "cpu")
 
 
 def test_a_machine_has_no_gpu_or_those_of_one_kind() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -18,7 +18,6 @@ import torch
 
 from gnntrain import devices, plugins
 from gnntrain.app import compose_config, recompose_config
-from gnntrain.compute.selection import CPU_KERNELS, select
 from gnntrain.data.partitioning.build import partition
 from gnntrain.reporting.rundir import RunDirectory
 from gnntrain.results.export import export
@@ -51,10 +50,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"dataset.store_dir={tmp_path_factory.mktemp('stores')}"
 
 
-@pytest.fixture(autouse=True)
-def _usual_kernels() -> Iterator[None]:
-    yield
-    select(CPU_KERNELS, "cpu")
+pytestmark = pytest.mark.usefixtures("_usual_kernels")
 
 
 def on_gpu(run: Path, *keys: str, memory: int = 4 << 30, graph: Sequence[str] = KEYS) -> Traffic:

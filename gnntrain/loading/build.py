@@ -183,7 +183,8 @@ class LoaderBuilder:
         is_one = context.world_size == 1 and context.device.type == "cuda"
         # A package's sampler may pad otherwise than it samples; seeds are sent as nodes.
         is_ours = self.backend == "triton" and self._make_seeds is node_seeds
-        is_ours = is_ours and not self.kernels.replaced
+        # A plain PyG module may do anything in a step.
+        is_ours = is_ours and not (self.kernels.replaced or self._needs.edge_index)
         if not (can_record and is_one and is_ours and torch.version.cuda):
             return False
         trainer = self._config.trainer.model_copy(update={"cuda_graph": True})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,7 @@ from tests.trainers import trainer_of
 TORCH = KernelChoice("torch")
 
 
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    yield
-    select(CPU_KERNELS, "cpu")
+pytestmark = pytest.mark.usefixtures("_usual_kernels")
 
 
 def test_a_kernel_that_is_replaced_is_counted_on_nowhere() -> None:

@@ -550,7 +550,6 @@ def test_steps_are_recorded_only_where_the_gpu_reads_the_rows(
         ({"sampler": {"fan_outs": [3, -1]}}, False),
         ({"sampler": {"fan_outs": [1000, 1000]}, "trainer": {"batch_size": 1000}}, True),
         ({"sampler": {"fan_outs": [3, 2], "backend": "numba"}}, False),
-        ({"trainer": {"precision": "fp16"}}, False),
         ({"model": {"name": "sage", "num_layers": 2, "norm": "batch"}}, False),
     ],
     ids=str,

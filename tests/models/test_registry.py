@@ -164,11 +164,6 @@ def test_the_schema_of_every_built_in_model_is_its_class(name: str) -> None:
     assert {key: getattr(section, key) for key in model.config_defaults} == model.config_defaults
 
 
-@pytest.mark.usefixtures("plugins")
-def test_a_plugin_that_is_one_of_our_models_is_used_as_it_is() -> None:
-    assert type(build_model(SimpleNamespace(name="own-sage", options={}), SCHEMA, 3)) is SAGE
-
-
 def test_a_subclass_gives_an_option_another_default() -> None:
     class TwoHeads(GAT):
         heads = 2

@@ -217,9 +217,6 @@ def test_predictions_join_the_file_that_the_nodes_are_from(tmp_path: Path) -> No
 
 def test_another_graph_is_prepared_as_the_runs_was() -> None:
     saved = from_dict({"dataset": {"to_undirected": True, "num_nodes": 500}}).to_dict()
-    same_kind = predicting_config(saved, ["dataset.seed=7"]).dataset
-    assert same_kind.to_undirected
-    assert (same_kind.model_dump()["num_nodes"], same_kind.model_dump()["seed"]) == (500, 7)
     cora = predicting_config(saved, ["dataset=cora"]).dataset
     assert (cora.name, cora.to_undirected, cora.normalize_features) == ("cora", True, False)
     asked = predicting_config(saved, ["dataset=cora", "dataset.to_undirected=false"]).dataset
@@ -231,11 +228,8 @@ def test_keys_that_would_make_another_model_are_refused() -> None:
     assert predicting_config(saved, ["trainer.gpus=0"]).trainer.gpus == 0
     with pytest.raises(UserError, match=r"model.dropout"):
         predicting_config(saved, ["model.dropout=0.1"])
-
-
-def test_a_run_of_more_gpus_than_there_are_here_predicts() -> None:
-    saved = from_dict({"trainer": {"gpus": 99}, "sampler": {"backend": "triton"}}).to_dict()
-    assert predicting_config(saved, ["evaluation.memory_limit=1"]).trainer.gpus == 99
+    elsewhere = from_dict({"trainer": {"gpus": 99}, "sampler": {"backend": "triton"}}).to_dict()
+    assert predicting_config(elsewhere, ["evaluation.memory_limit=1"]).trainer.gpus == 99
 
 
 def test_files_below_a_root_are_looked_for_here_or_below_another_root(here: Path) -> None:
