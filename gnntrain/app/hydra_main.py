@@ -50,7 +50,7 @@ def run_hydra(typed: Sequence[str], flags: Sequence[str], sources: Sources) -> i
     task = TrainTask(tuple(typed), sources, tuple(sys.argv))
     main = hydra.main(str(first.absolute()), sources.config_name, "1.3")(task)
     # Hydra's main reads `sys.argv`; it raises what failed, instead of printing it.
-    argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR", "")
+    argv, stderr, full = sys.argv, sys.stderr, os.environ.get("HYDRA_FULL_ERROR", "")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = [argv[0], *arguments], "1"
     try:
         main()
@@ -71,8 +71,7 @@ def run_hydra(typed: Sequence[str], flags: Sequence[str], sources: Sources) -> i
         hint = "`gnntrain --hydra-help` tells of Hydra's flags and keys."
         raise UserError(message, hint) from error
     finally:
-        sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, full
-        vars(sys.stderr).pop("write", None)
+        sys.argv, sys.stderr, os.environ["HYDRA_FULL_ERROR"] = argv, stderr, full
     return 0
 
 
@@ -132,10 +131,22 @@ class TrainTask:
                 error.run_dir = run_dir  # type: ignore[attr-defined]
             _remove_unused(run_dir)
             if is_single:  # the command line says more than Hydra's line about a job that failed
-                write, hydras = sys.stderr.write, "Error executing job with overrides:"
-                own_write = lambda text: 0 if text.startswith(hydras) else write(text)  # noqa: E731
-                sys.stderr.write = own_write  # type: ignore[method-assign]
+                sys.stderr = _Stderr(sys.stderr)
             raise
+
+
+class _Stderr:
+    """Standard error without Hydra's line about a job that failed."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        is_hydras = text.startswith("Error executing job with overrides:")
+        return 0 if is_hydras else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _remove_unused(folder: Path) -> None:
