@@ -21,7 +21,7 @@ from gnntrain.compute.features import LazyFeatures
 MAX_CHUNK_ELEMENTS = 2**22
 # The same for edges × some features: of few columns each cache line would be read several times.
 MAX_COLUMN_ELEMENTS = 2**24
-# Columns that are selected one by one.
+# Rows of at most so many columns are selected column by column.
 MAX_SINGLE_COLUMNS = 8
 
 
@@ -103,7 +103,7 @@ def end_sums(left: Tensor, right: Tensor, src: Tensor, dst: Tensor, dtype: torch
 
 
 def selected_rows(rows: Tensor, index: Tensor) -> Tensor:
-    """rows[index]. Of a few columns one by one: torch's kernel for GPUs takes a block for a row."""
+    """rows[index]. Of narrow rows by column: torch's kernel for GPUs takes a thread block a row."""
     if rows.shape[1] <= MAX_SINGLE_COLUMNS:
         return rows.t().contiguous().index_select(1, index).t().contiguous()
     return rows.index_select(0, index)

@@ -193,6 +193,7 @@ class SampledLoader(Loader):
         self._features = features
         self._needs = needs
         self.sampler = sampler
+        self._is_packaged = not type(sampler).__module__.startswith("gnntrain.")
         self.device = values.device if device is None else device
         self._prefetch = prefetch
         self._stream = BatchStream(self.device, is_side=self._threads > 0)
@@ -250,7 +251,7 @@ class SampledLoader(Loader):
             seeds = self._make_seeds(share.seeds, key, self.values)
         with self.phases("sample"):
             sample = self.sampler.sample(seeds, key)
-            if not type(self.sampler).__module__.startswith("gnntrain."):
+            if self._is_packaged:
                 refuse_wrong_sample(self.sampler, sample, seeds, self.values.schema)
         with self.phases("gather"):
             return self.fill(sample, seeds, share)

@@ -48,7 +48,7 @@ def build_schedule(
             optimizer,
             mode="max" if higher_is_better else "min",
             factor=config.scheduler_gamma,
-            patience=config.scheduler_step - 1,  # so many does torch let pass
+            patience=config.scheduler_step - 1,  # torch lets so many pass
             # Better is what makes an epoch the best; torch's own threshold is a share of the best.
             threshold=0,
             threshold_mode="abs",
