@@ -263,6 +263,7 @@ def _train(
         killed, or may have recorded the lost connection to another rank."""
         from gnntrain.reporting.tables import restore_terminal
 
+        error.run_dir = run.path  # type: ignore[attr-defined]  # the command names it
         restore_terminal()  # a killed rank could not
         summary = run.summary()
         if summary is None:  # rank 0 was killed
@@ -311,7 +312,6 @@ def _train(
                     (run.path / "summary.json").unlink(missing_ok=True)
                     job = replace(job, checkpoint=checkpoint)
         except BaseException as error:
-            error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
             remove_stale_files(run.checkpoints)
             close(error)
             raise
