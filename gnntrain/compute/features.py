@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,20 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-
-class _Pages:
-    """The memory of an array, as if it may be written to."""
-
-    def __init__(self, array: npt.NDArray[Any]) -> None:
-        self.array = array
-        interface = array.__array_interface__
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+# torch has no read-only tensors, as over the store's pages, and warns once: of this one.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.frombuffer(bytes(8)))
 
 
 def as_tensor(array: npt.NDArray[Any]) -> Tensor:
     """A tensor over the array's own memory. It must only be read."""
-    # torch warns of the store's mapped pages, which are read-only: it has no such tensors.
-    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Pages(array)))
+    return torch.from_numpy(array)
 
 
 @dataclass(frozen=True, slots=True)
