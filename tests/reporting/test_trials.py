@@ -15,25 +15,6 @@ def trial(number: int, val: float | None, *varied: str, status: str = "completed
     return Trial(number, [], f"/{number}", status, "accuracy", val, test, varied=list(varied))
 
 
-def test_trials_that_differ_in_seed_or_split_alone_are_one_group() -> None:
-    trials = [
-        trial(0, 0.50, "model=gcn", "trainer.seed=0"),
-        trial(1, 0.60, "model=gcn", "trainer.seed=1"),
-        trial(2, 0.61, "model=gat", "trainer.seed=0"),
-        trial(3, 0.10, "model=gat", "trainer.seed=1"),
-        trial(4, 0.99, "model=gat", "trainer.seed=2", status="failed"),
-    ]
-    standings = SweepResults(trials)
-    gcn, gat = standings.groups
-    assert gcn.varied == ("model=gcn",)
-    spread = gcn.spread("val")
-    assert (spread.mean, spread.std) == pytest.approx((0.55, 0.0707107), abs=1e-6)
-    assert gcn.spread("test").mean == pytest.approx(0.56)
-    assert [one.number for one in gat.counted] == [2, 3]
-    # The best of the best group, not the luckiest of all.
-    assert standings.best is trials[1]
-
-
 def test_a_spread_is_over_the_values_that_are_numbers() -> None:
     spread = Spread.of([0.25, 0.5, 1.0, math.nan])
     assert spread == Spread(statistics.fmean([0.25, 0.5, 1]), statistics.stdev([0.25, 0.5, 1]))
@@ -58,14 +39,3 @@ def test_equal_trials_count_once_and_pruned_ones_are_told() -> None:
     assert [one.number for one in first.runs] == [0, 2, 3]
     assert [one.number for one in second.runs] == [4]
     assert second.spread("val") == Spread(None, None)
-
-
-def test_settings_over_other_splits_are_not_ranked_against_each_other() -> None:
-    trials = [
-        trial(0, 0.5, "trainer.lr=1", "dataset.split=0"),
-        trial(1, 0.6, "trainer.lr=2", "dataset.split=0"),
-        trial(2, 0.9, "trainer.lr=3", "dataset.split=1"),
-    ]
-    results = SweepResults(trials)
-    assert results.best is trials[1]
-    assert [group.varied[0][-1] for group in results.groups] == ["2", "1", "3"]
