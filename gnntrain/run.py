@@ -29,7 +29,7 @@ from gnntrain.data.partitioned_graph import Method, PartitionedGraph
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
-from gnntrain.devices import alone_in_process, gpus_here
+from gnntrain.devices import alone_in_process
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import launched, slurm_job
 from gnntrain.distributed.processes import stopping_servers
@@ -181,7 +181,7 @@ def _run(
     started, begun = time.time(), place if isinstance(place, RunDirectory) else None
     # Of a configuration made in Python nothing was refused yet.
     contradicting = checks.contradictions(config, plugins=True)
-    if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
+    if problems := [*contradicting, *checks.machine_problems(config)]:
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()
     known = None if record is None else asdict(record)

@@ -6,7 +6,7 @@ Mistakes that no single key shows: keys that contradict each other, the files, t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ def from_dict(
     saved: bool = False,
     found: Sequence[Problem] = (),
     begun: Config | None = None,
-    gpus: Callable[[], Mapping[str, int]] | None = None,
+    for_here: bool = False,
 ) -> Config:
     """The configuration that `raw` (plain data, possibly in part) asks for.
 
@@ -141,7 +141,7 @@ def from_dict(
             are not looked for.
         found: Mistakes already known; what they touch is not compared with other keys.
         begun: The configuration of the run that goes on with this one, and stays the same run.
-        gpus: Counts this machine's GPUs by their type; None: what the machine lacks is no mistake.
+        for_here: Whether this machine must have all that the configuration asks for.
 
     Raises:
         ConfigError: With every mistake: unknown keys and names, wrong types and ranges, keys that
@@ -158,8 +158,8 @@ def from_dict(
         checks.insert(0, iter(changed_meaning(begun, config)))
     if not saved:
         checks.append(missing_files(config))
-    if gpus is not None:
-        checks.append(iter(machine_problems(config, gpus)))
+    if for_here:
+        checks.append(iter(machine_problems(config)))
     for check in checks:  # of keys that no mistake so far touches
         touched = *unsure, *(f"{problem.key.removesuffix('.name')}." for problem in problems)
         for one in check:
@@ -304,15 +304,16 @@ def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[s
     return (kind, number) if number else ("cpu", 0)
 
 
-def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> list[Problem]:
-    """What this machine lacks. `gpus` counts the GPUs that torch sees, by their type; it is called
-    only where their number matters, since it costs an import of torch."""
-    trainer = config.trainer
-    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
-    values = _values(config, {})
-    keys = (_is_one_of(values.get(key), wrong) for key, wrong, _ in _HERE)
+def machine_problems(config: Config) -> list[Problem]:
+    """What this machine lacks."""
+    trainer, values, found = config.trainer, _values(config, {}), dict[str, int]()
     is_cpu = trainer.device == "cpu" or trainer.gpus == 0
-    found = gpus() if not is_cpu and (is_asked or any(keys)) else {}
+    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
+    keys = (_is_one_of(values.get(key), wrong) for key, wrong, _ in _HERE)
+    if not is_cpu and (is_asked or any(keys)):
+        from gnntrain.devices import gpus_here  # imports torch; most configurations need no look
+
+        found = gpus_here()
     kind, num_gpus = training_device(trainer, found)
     is_absent = trainer.device not in ("auto", "cpu", *found)
     there, ranks = found.get(kind, 0), config.distributed.num_processes

@@ -39,7 +39,6 @@ class FakeRun(types.ModuleType):
         self.asked: list[Any] = []
         self.places: list[RunPlace | None] = []
         self.error: BaseException | None = None
-        self.summary: dict[str, Any] = SUMMARY
 
     def train(
         self,
@@ -59,7 +58,7 @@ class FakeRun(types.ModuleType):
             raise self.error
         if place is not None and place.is_made_up:
             (place.path / "config.yaml").touch()
-        return self.summary
+        return SUMMARY
 
     def open(self, run: str) -> types.SimpleNamespace:
         assert run == "latest"
@@ -284,9 +283,6 @@ def test_debugging_shows_the_traceback(
 
 def test_an_interruption_exits_with_130(run: FakeRun) -> None:
     run.error = KeyboardInterrupt()
-    assert main([]) == 130
-    run.error = None
-    run.summary = {**SUMMARY, "status": "interrupted"}
     assert main([]) == 130
 
 
