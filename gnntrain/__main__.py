@@ -5,7 +5,6 @@ import sys
 from typing import NoReturn
 
 from gnntrain.cli import main
-from gnntrain.startup import set_variables
 
 
 def run() -> NoReturn:
@@ -17,7 +16,6 @@ def run() -> NoReturn:
             os.fstat(stream)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    set_variables()
     sys.exit(main())
 
 

@@ -124,13 +124,12 @@ def training_plan(
     config: Config, task: Task, context: DistributedContext, *, by_node: bool = False
 ) -> SeedPlan:
     """This rank's training seeds in each step; for `by_node` see `SampleKey`."""
-    seeds, is_full = task.examples("train"), config.sampler.name == "full"
     return SeedPlan(
-        seeds,
-        -(-len(seeds) // context.world_size) if is_full else config.trainer.batch_size,
+        task.examples("train"),
+        config.trainer.batch_size,
         rank=context.rank,
         world_size=context.world_size,
-        drop_last=config.trainer.drop_last and not is_full,
+        drop_last=config.trainer.drop_last,
         seed=config.trainer.seed,
         by_node=by_node,
     )

@@ -95,8 +95,6 @@ def _fail(error: BaseException) -> int:
         return code
     run_dir = getattr(error, "run_dir", None)  # of the run or sweep
     _complain(f"gnntrain: {text}")
-    if isinstance(error, GnntrainError) and error.hint:
-        _complain(error.hint)
     if isinstance(error, Exception) and os.environ.get("GNNTRAIN_DEBUG") == "1":
         traceback.print_exception(error)
     elif isinstance(error, Exception) and code != UserError.exit_code:

@@ -14,7 +14,6 @@ from gnntrain.compute.selection import KernelChoice
 from gnntrain.config import Config
 from gnntrain.data.graph import Graph
 from gnntrain.data.summary import plain_summary
-from gnntrain.errors import GnntrainError
 from gnntrain.plugins import told
 from gnntrain.tasks.node_classification import positive_name
 from gnntrain.training.records import FitResult, Status, Summary
@@ -99,4 +98,4 @@ def error_text(error: BaseException | None) -> str | None:
     """The text of `error` in a summary; None for a run that did not fail."""
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
-    return str(error) if isinstance(error, GnntrainError) else told(error)
+    return told(error)

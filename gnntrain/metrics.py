@@ -75,7 +75,7 @@ class Metric:
             if self.name in BUILT_IN_METRICS or lacks_memory or may_mend(error):
                 raise
             raise UserError(
-                f"The metric {self.name!r} cannot be computed: {told(error)}.",
+                f"The metric {self.name!r} cannot be computed: {told(error)}",
                 f"It takes outputs and targets, here {list(outputs.shape)} and "
                 f"{list(targets.shape)}, and returns a number.",
             ) from error

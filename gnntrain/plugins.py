@@ -68,10 +68,10 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def told(error: BaseException) -> str:
-    """The message of an error of ours; of another its class, too, and the last place in a package's
+    """An error of ours with its hint; of another its class, too, and the last place in a package's
     code that it came through."""
     if isinstance(error, GnntrainError):
-        return error.message
+        return str(error)
     text = f"{type(error).__name__}: {error}".strip().removesuffix(":")
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").partition(".")[0] in _packages:

@@ -2,7 +2,6 @@
 
 from gnntrain import startup
 
-startup.set_variables()
 startup.install()
 
 with startup.collection_paused():  # garbage collection in ranks skips the shared objects

@@ -29,7 +29,7 @@ from gnntrain.data.partitioned_graph import Method, PartitionedGraph
 from gnntrain.data.store import StoredGraph
 from gnntrain.data.summary import plain_summary
 from gnntrain.data.targets import refuse_other_labels, refuse_other_types
-from gnntrain.devices import alone_in_process, gpus_here
+from gnntrain.devices import alone_in_process
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.launchers import launched, slurm_job
 from gnntrain.distributed.processes import stopping_servers
@@ -110,7 +110,7 @@ def train(
         source, first = config.trainer.init_from, saved.trainer.init_from
         if source and first and Path(source).name in (rundir.LATEST, Path(first).name):
             config = config.changed(trainer={"init_from": first})
-        if changed := checks.changed_meaning(saved, config):
+        if changed := [*checks.changed_meaning(saved, config)]:
             raise ConfigError(changed)
         summary = begun.summary() or {}
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
@@ -163,7 +163,7 @@ def resume(
                 dataset = run_store.object_dataset(dataset)
             keys = saved.run if keys.dir is None and keys.name is None else keys
             config = config.model_copy(update={"dataset": dataset, "run": keys})
-            if changed := checks.changed_meaning(saved, config):
+            if changed := [*checks.changed_meaning(saved, config)]:
                 raise ConfigError(changed)
         return _run(config, run, overrides, listener or progress, rendezvous)
 
@@ -181,7 +181,7 @@ def _run(
     started, begun = time.time(), place if isinstance(place, RunDirectory) else None
     # Of a configuration made in Python nothing was refused yet.
     contradicting = checks.contradictions(config, plugins=True)
-    if problems := [*contradicting, *checks.machine_problems(config, gpus_here)]:
+    if problems := [*contradicting, *checks.machine_problems(config)]:
         raise ConfigError(problems)
     record = None if begun is None else begun.store_record()
     known = None if record is None else asdict(record)
@@ -263,6 +263,7 @@ def _train(
         killed, or may have recorded the lost connection to another rank."""
         from gnntrain.reporting.tables import restore_terminal
 
+        error.run_dir = run.path  # type: ignore[attr-defined]  # the command names it
         restore_terminal()  # a killed rank could not
         summary = run.summary()
         if summary is None:  # rank 0 was killed
@@ -311,7 +312,6 @@ def _train(
                     (run.path / "summary.json").unlink(missing_ok=True)
                     job = replace(job, checkpoint=checkpoint)
         except BaseException as error:
-            error.run_dir = run.path  # type: ignore[attr-defined]  # where the command says what is
             remove_stale_files(run.checkpoints)
             close(error)
             raise

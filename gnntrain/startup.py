@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 # Before torch is loaded: pages of 2 MiB for a mini-batch's activations; and no idle OpenMP thread
@@ -23,12 +23,6 @@ from typing import Any
 VARIABLES = {"THP_MEM_ALLOC_ENABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 META, _DYNAMO = "torch._meta_registrations", "torch._dynamo"
 _is_paused = False
-
-
-def set_variables() -> None:
-    """Set the environment variables with which torch computes faster, unless they are set."""
-    for name, value in VARIABLES.items():
-        os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager
@@ -60,23 +54,20 @@ def _disable(*arguments: Any, **options: Any) -> Any:
     return sys.modules[_DYNAMO].disable(*arguments, **options)
 
 
-class _Submodule:
+class _Submodule(SimpleNamespace):
     """A submodule of torch's compiler, with stand-ins as its attributes."""
-
-    def __init__(self, name: str, **stand_ins: Any) -> None:
-        self.__dict__ |= {"_name": f"{_DYNAMO}.{name}", **stand_ins}
 
     def __getattr__(self, name: str) -> Any:
         execute(_DYNAMO)
-        return getattr(sys.modules[self._name], name)
+        return getattr(sys.modules[f"{_DYNAMO}.{self.submodule}"], name)
 
 
 # The names of the compiler that torch's optimisers, process groups and PyG read.
 _STAND_INS: dict[str, Any] = {
     "disable": _disable,
     "graph_break": lambda: None,
-    "trace_rules": _Submodule("trace_rules", clear_lru_cache=lambda: None),
-    "utils": _Submodule("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    "trace_rules": _Submodule(submodule="trace_rules", clear_lru_cache=lambda: None),
+    "utils": _Submodule(submodule="utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
 }
 _LAZY = (
     *(META, _DYNAMO),
@@ -86,7 +77,10 @@ _lock, _started = RLock(), set[str]()
 
 
 def install() -> None:
-    """Make modules lazy in this process: executed when one of their names is read."""
+    """Set the variables that are not set, and make modules lazy in this process: executed when one
+    of their names is read."""
+    for name, value in VARIABLES.items():
+        os.environ.setdefault(name, value)
     if not any(isinstance(finder, _LazyFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LazyFinder())
 

@@ -33,10 +33,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gnntrain.startup import set_variables  # isort: skip
+from gnntrain.startup import VARIABLES  # isort: skip
 
 gc.disable()  # until all tests are collected: a million objects are made and stay
-set_variables()  # before torch is loaded, as the command does: idle threads do not spin
+os.environ |= {**VARIABLES, **os.environ}  # before torch is loaded: idle threads do not spin
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402

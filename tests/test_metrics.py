@@ -100,6 +100,7 @@ def test_a_value_that_is_no_number_of_python_is_recorded_as_one(
         ("return '0.5'", "multiclass", "it returned '0.5'"),
         ("return 0.5", "regression", "continuous"),
         ("return 0.5 +", "multiclass", ", line 7"),
+        ("from gnntrain.metrics import get_metric; get_metric('no')", "multiclass", "install the"),
     ],
 )
 def test_a_broken_metric_is_told_by_name_and_place(

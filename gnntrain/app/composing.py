@@ -103,8 +103,7 @@ class Sources:
         ours = [one for one in parsed if not syntax.is_hydras(one)]
         choices = [one for one in ours if syntax.is_choice(one, groups)]
         last = {one.key_or_group: one for one in choices}
-        lines = (line for one in last.values() for line in syntax.hydra_lines(one, groups))
-        chosen = tuple(dict.fromkeys(lines))
+        chosen = tuple(t for one in last.values() for t in syntax.hydra_lines(one, groups))
         try:
             if chosen not in self._nodes:
                 self._nodes[chosen] = self.compose_files(chosen)
@@ -117,7 +116,8 @@ class Sources:
         for override in ours:
             if override not in choices:
                 set_key(node, override, groups, problems)
-        return judged(node, problems, saved=self.is_saved, for_here=for_here)
+        plain = resolved(node, problems)
+        return from_dict(plain, saved=self.is_saved, found=problems, for_here=for_here)
 
     def compose_files(self, lines: Sequence[str]) -> DictConfig:
         """What Hydra makes of overrides in its own form, also while its main runs.
@@ -190,7 +190,8 @@ def recompose_config(
         elif value != (option := OmegaConf.select(node, f"{group}.name")):
             expects = f"{option}, with which the run was begun" if option else "keys alone here"
             problems.append(Problem(group, shown(value), expects, "train a new run with it"))
-    return judged(node, problems, saved=True, for_here=for_here, begun=begun)
+    plain = resolved(node, problems)
+    return from_dict(plain, saved=True, found=problems, begun=begun, for_here=for_here)
 
 
 def set_key(
@@ -215,25 +216,17 @@ def set_key(
         problems.append(Problem(key, shown(value), " ".join(str(error).split())))
 
 
-def judged(
-    node: DictConfig,
-    problems: list[Problem],
-    *,
-    saved: bool = False,
-    for_here: bool = True,
-    begun: Config | None = None,
-) -> Config:
-    """The configuration of a node, interpolations resolved; `saved`, `begun` and `problems` (found)
-    as for `from_dict`.
+def resolved(node: DictConfig, problems: list[Problem]) -> Any:
+    """A node as plain data, interpolations resolved. Where a value is missing or cannot be resolved
+    it is null, and the mistake is added to `problems`.
 
     Raises:
-        ConfigError: With every mistake. A value that is missing or cannot be resolved is one.
+        ConfigError: With every mistake, where one has no key.
     """
-    plain: Any = None
     failed: set[str] = set()
-    while plain is None:
+    while True:
         try:
-            plain = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+            return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             key = error.full_key or ""
             raw: Any = OmegaConf.to_container(node)
@@ -243,11 +236,3 @@ def judged(
                 raise ConfigError(problems) from error
             failed.add(key)
             OmegaConf.update(node, key, None)
-
-    def gpus() -> dict[str, int]:
-        from gnntrain import devices  # imports torch; most configurations need no look
-
-        return devices.gpus_here()
-
-    gpus_or_none = gpus if for_here else None
-    return from_dict(plain, saved=saved, found=problems, begun=begun, gpus=gpus_or_none)

@@ -19,10 +19,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from gnntrain.app.composing import HYDRAS_ERRORS, Sources, judged, search_path, store_schema
+from gnntrain.app.composing import HYDRAS_ERRORS, Sources, resolved, search_path, store_schema
 from gnntrain.app.overrides import translate
-from gnntrain.config import ConfigError, RunConfig
-from gnntrain.errors import GnntrainError, Interrupted, RunError, UserError
+from gnntrain.config import ConfigError, Problem, RunConfig, from_dict
+from gnntrain.errors import GnntrainError, UserError
 from gnntrain.reporting import rundir
 
 _RUN_DIR = "gnntrain.run_dir"
@@ -100,17 +100,17 @@ class TrainTask:
             # Relative paths start where the command was typed; hydra.job.chdir=true has left it.
             with contextlib.chdir(own.runtime.cwd):
                 OmegaConf.set_struct(cfg, False)
-                config = judged(cfg, [])
+                problems: list[Problem] = []
+                config = from_dict(resolved(cfg, problems), found=problems, for_here=True)
             overrides = typed or (self.typed if is_single else own.overrides.task)
             if not is_single:  # `run` names the folder of the sweep
                 sweep = Path(own.runtime.cwd, own.sweep.dir)
                 if rundir.is_run(sweep):  # another sweeper than ours does not look
                     raise rundir.occupied(sweep)
                 config = config.model_copy(update={"run": RunConfig(dir=str(run_dir))})
-            plain: Any = OmegaConf.to_container(own.run, resolve=False)
-            is_named = config.run != RunConfig() or _RUN_DIR not in plain["dir"]
+            is_made_up = config.run == RunConfig() and _RUN_DIR in OmegaConf.to_yaml(own.run)
             besides = filter(None, [own.output_subdir, f"{own.job.name}.log"])
-            place = rundir.RunPlace(run_dir, not is_named, tuple(besides))
+            place = rundir.RunPlace(run_dir, is_made_up, tuple(besides))
             if config.distributed.num_processes > 1:
                 from gnntrain.distributed.processes import start_server
 
@@ -120,10 +120,6 @@ class TrainTask:
             summary = train(config, overrides=[str(text) for text in overrides], place=place)
             if place.is_made_up:  # a job that was started again goes on where its run lies
                 _remove_unused(run_dir)
-            if summary["status"] == "interrupted":
-                raise Interrupted()
-            if summary["status"] == "failed":
-                raise RunError(summary.get("error", "the run failed"))
             metric = summary.get("val", {}).get(summary.get("metric"))
             return None if metric is None else float(metric)
         except BaseException as error:
@@ -135,18 +131,18 @@ class TrainTask:
             raise
 
 
+@dataclass
 class _Stderr:
     """Standard error without Hydra's line about a job that failed."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    stream: Any
 
     def write(self, text: str) -> int:
         is_hydras = text.startswith("Error executing job with overrides:")
-        return 0 if is_hydras else int(self._stream.write(text))
+        return 0 if is_hydras else int(self.stream.write(text))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
 
 
 def _remove_unused(folder: Path) -> None:

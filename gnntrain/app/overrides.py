@@ -16,7 +16,6 @@ from hydra.errors import HydraException
 from gnntrain.config import DatasetConfig, FilesConfig, RunConfig
 from gnntrain.config.problems import ConfigError, Problem, did_you_mean, shown
 from gnntrain.config.section import UNKNOWN
-from gnntrain.config.types import flattened
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.paths import expanded
 from gnntrain.plugins import DATASETS, MODELS, plugin_names
@@ -116,11 +115,6 @@ def choice_problem(override: Override, groups: Groups) -> Problem | None:
     return Problem(group, shown(value), expects, did_you_mean(wrong[0], options))
 
 
-def is_packaged(group: str, option: object) -> bool:
-    """Whether the option is a data set or model of an installed package."""
-    return group in _OF_PACKAGES and option in plugin_names(_OF_PACKAGES[group][1])
-
-
 def is_config_file(text: str) -> bool:
     """Whether an argument of the command line is a YAML file to begin with."""
     return "=" not in text and Path(text).suffix in (".yaml", ".yml")
@@ -158,8 +152,7 @@ def with_file(typed: Sequence[str], groups: Groups, problems: list[Problem]) -> 
             hint = did_you_mean(group, groups)
             if group == "defaults":
                 hint = "write `dataset: cora`, or begin with the file by --config-dir --config-name"
-            wrong = flattened({group: section}).items()
-            problems += (Problem(key, shown(value), UNKNOWN, hint) for key, value in wrong)
+            problems.append(Problem(group, shown(section), UNKNOWN, hint))
             continue
         keys, option, chosen = section, section, typed_options.get(group)
         if not isinstance(section, dict):
@@ -169,14 +162,12 @@ def with_file(typed: Sequence[str], groups: Groups, problems: list[Problem]) -> 
             names = chosen if isinstance(chosen, list) else [chosen]
             keys = {key: section[key] for key in section if chosen is None or key in names}
         else:
-            name = option = section.get("name")
+            name = option = None if group == "run" else section.get("name")  # a run's is its own
             if group == "dataset" and DatasetConfig.class_for(section) is FilesConfig:
                 option = "files"
-            if option not in groups[group] and not is_packaged(group, option):
-                option = None
             if chosen not in (None, option) and name is not None:
                 keys = {}
-        if option is not None and group not in typed_options:
+        if (option is not None or group == "logger") and group not in typed_options:
             choices.append(f"{group}={written(option)}")
         for key, value in keys.items():
             if re.fullmatch(r"[\w-]+", str(key)):
@@ -191,7 +182,7 @@ def hydra_lines(override: Override, groups: Groups) -> list[str]:
     key, value = override.key_or_group, override.value()
     _, form = parse_override(str(override.input_line)) or (override, "")
     if is_choice(override, groups):
-        if is_packaged(key, value) and value not in groups[key]:
+        if key in _OF_PACKAGES and isinstance(value, str) and value not in groups[key]:
             return [f"{key}={_OF_PACKAGES[key][0]}", f"++{key}.name={written(value)}"]
         return [form]
     values = value.list if isinstance(value, ChoiceSweep) else [value]
@@ -224,7 +215,7 @@ def translate(typed: Sequence[str], groups: Groups) -> list[str]:
             lines += hydra_lines(override, groups)
     if problems:
         raise ConfigError(problems)
-    return list(dict.fromkeys(lines))
+    return lines
 
 
 def written(value: object) -> str:

@@ -1,7 +1,6 @@
 """Operators that torch lacks: fused gathers, segment reductions and attention on blocks."""
 
-from gnntrain.compute.ops import register
+from gnntrain.compute.selection import CPU_KERNELS, KernelChoice, select
 
-register("CompositeExplicitAutograd", "reference")
-register("CPU", "cpu")
-register("CUDA", "cuda")
+select(CPU_KERNELS, "cpu")
+select(KernelChoice("triton"), "cuda")

@@ -13,11 +13,8 @@ from torch import Tensor
 from gnntrain.compute import kernels, launching
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import (
-    NO_NUMBERS,
-    NO_TIES,
-    NO_WEIGHTS,
-    adjacency_of,
     array_of,
+    arrays,
     by_rows,
     factors_of,
     number_type,
@@ -99,8 +96,8 @@ class Aggregate(Operator):
         def own(start: int, number: int, dtype: torch.dtype) -> Tensor:
             return Gather(features, start, start + number, dtype).reference()
 
-        first = total.first_loop
-        start = max(0, total.dst_offset + first)
+        # The first destination that is a source, and that source.
+        first, start = max(0, -total.dst_offset), max(0, total.dst_offset)
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
             factor = total.loop[:number].view(number, heads, 1)
@@ -125,13 +122,13 @@ class Aggregate(Operator):
         num_loops = len(features) * (root == "added") if total.loop is None else len(total.loop)
         width = self.out_width // 2 if root == "beside" else self.out_width
         chunks = num_chunks(len(total.indices), total.max_in_edges) if len(out) else 0
-        more: dict[str, Any] = {"dst_offset": total.dst_offset, "num_rows": len(out)}
-        more |= {"heads": total.heads, "skip_own": total.skip_own, "num_loops": num_loops}
+        more: dict[str, Any] = {"heads": total.heads, "num_loops": num_loops, "num_rows": len(out)}
         more |= {"CHUNK": launching.CHUNK_EDGES if chunks else 0, "partial": None}
         if chunks:
             partial = out.new_empty(chunks, width, dtype=exact_type(out.dtype))
-            bare: dict[str, Any] = {"total": total._replace(scale=None, loop=None), "root": "none"}
-            launch("reduce_rows", self, partial, width, **more | bare, OF_CHUNKS=True)
+            bare = {"total": total._replace(scale=None, loop=None), "root": "none"}
+            options = more | bare | {"programs": chunks, "OF_CHUNKS": True}
+            launch("reduce_rows", self, partial, width, **options)
             more["partial"] = partial
         launch("reduce_rows", self, out, width, **more, OF_CHUNKS=False)
         return out
@@ -164,17 +161,15 @@ class Aggregate(Operator):
 
 def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, int, Tensor], None]:
     """Reduces for the destinations `start … stop − 1` into the rows of a tensor, on this thread."""
-    table, weight, loop, own = table_of(features), total.edge_weight, total.loop, total.dst_offset
+    table, own, heads = table_of(features), total.dst_offset, total.heads
     row_width, row_type = features.num_features, features.rows.dtype
     width = row_width // 2 if root == "added" else row_width
-    edge_ids = None if weight is None else total.edge_ids
-    edges = total.indptr.numpy(), total.indices.numpy()
+    edges = arrays(*total[:3])
     factors = (
-        NO_NUMBERS if edge_ids is None else edge_ids.numpy(),
-        NO_WEIGHTS if weight is None else factors_of(weight.view(-1, total.heads)),
+        factors_of(total.edge_weight, heads),
         factors_of(total.source_scale),
         factors_of(total.scale),
-        NO_WEIGHTS if loop is None else factors_of(loop.view(-1, total.heads)),
+        factors_of(total.loop, heads),
     )
     num_added = len(features) if root == "added" else 0
     given = table, edges, factors, (own, total.skip_own, num_added)
@@ -221,12 +216,11 @@ class AggregateMax(Operator):
         width = self.features.num_features
         out = BUFFERS.empty((self.edges.num_dst, width), self.dtype)
         ties = BUFFERS.empty(out.shape if self.count else (0, 0), torch.int32)
-        given = table_of(self.features), adjacency_of(self.edges)
+        given = table_of(self.features), arrays(*self.edges[:3])
         number = number_type(self.features.rows.dtype, self.dtype)
 
         def task(start: int, stop: int) -> None:
-            counts = ties[start:stop].numpy() if self.count else NO_TIES
-            rows = array_of(out[start:stop]), counts, np.empty(width, number)
+            rows = array_of(out[start:stop]), ties[start:stop].numpy(), np.empty(width, number)
             kernels.max_rows(*given, start, stop, *rows)
 
         by_rows(len(out), len(self.edges.indices), task)
@@ -276,8 +270,8 @@ class AggregateMaxBackward(Operator):
     def cpu(self) -> Tensor:
         rows = self.rows
         grad_rows = BUFFERS.empty(rows.shape, rows.dtype)
-        given = array_of(rows), array_of(self.out), self.ties.numpy(), array_of(self.grad)
-        edges, number = adjacency_of(self.edges), number_type(rows.dtype)
+        given = arrays(rows, self.out, self.ties, self.grad)
+        edges, number = arrays(*self.edges[:3]), number_type(rows.dtype)
 
         def task(start: int, stop: int) -> None:
             memory = np.empty(rows.shape[1], number)

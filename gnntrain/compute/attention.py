@@ -69,18 +69,17 @@ class EdgeSoftmax(Operator):
 
     def cpu(self) -> tuple[Tensor, Tensor]:
         score, edges = self.score, self.edges
-        alpha = cpu.numbers_by_edge(score, edges)
+        alpha = cpu.numbers_by_edge(edges, score.shape[1], score.dtype)
         second = score.new_empty(edges.num_dst, score.shape[1])
-        ends = _rows_or_none(self.target, score), _rows_or_none(self.loop_score, score)
-        given = (cpu.array_of(score), *ends, self.slope, edges.dst_offset), cpu.adjacency_of(edges)
-        outs, num_edges = (cpu.array_of(alpha), cpu.array_of(second)), len(edges.indices)
-        cpu.by_rows(len(second), num_edges, lambda a, b: kernels.softmax_rows(*given, a, b, *outs))
+        scores = *cpu.arrays(score, self.target, self.loop_score), self.slope, edges.dst_offset
+        given = scores, cpu.arrays(*edges[:3])
+        outs = cpu.arrays(alpha, second)
+        cpu.by_rows(len(second), len(alpha), lambda a, b: kernels.softmax_rows(*given, a, b, *outs))
         return alpha, second
 
     def cuda(self) -> tuple[Tensor, Tensor]:
         alpha, second = torch.zeros_like(self.fake()[0]), self.fake()[1]
-        offset = self.edges.dst_offset
-        launch("softmax_rows", self, second, second.shape[1], alpha=alpha, dst_offset=offset)
+        launch("softmax_rows", self, second, second.shape[1], alpha=alpha)
         return alpha, second
 
     @staticmethod
@@ -191,21 +190,18 @@ class AttentionBackward(Operator):
 
         cpu.by_rows(num_dst, 0, means)
         rows_grad = BUFFERS.empty(self.rows.shape, self.rows.dtype)
-        by_edge = cpu.numbers_by_edge(alpha, edges)
+        by_edge = cpu.numbers_by_edge(edges, heads, alpha.dtype)
         by_loop = torch.empty_like(alpha[:0] if self.loop_alpha is None else self.loop_alpha)
-        loops = _rows_or_none(self.loop_alpha, alpha), _rows_or_none(self.loop_weight, alpha)
-        shares = cpu.array_of(alpha), cpu.array_of(self.weight), *loops
-        scores = _rows_or_none(target, alpha), self.slope, edges.dst_offset
-        assert back.edge_ids is not None
-        out_edges = *cpu.adjacency_of(back), back.edge_ids.numpy()
-        gradients = cpu.array_of(grad).reshape(-1), cpu.array_of(mean)
-        arguments = cpu.table_of(features), out_edges, gradients, shares, scores
-        changes = cpu.array_of(by_edge), cpu.array_of(by_loop)
+        gradients = cpu.array_of(grad).reshape(-1), *cpu.arrays(mean, target)
+        shares = cpu.arrays(alpha, self.weight, self.loop_alpha, self.loop_weight)
+        options = self.slope, edges.dst_offset
+        given = cpu.table_of(features), cpu.arrays(*back[:3]), gradients, shares, options
+        changes: tuple[cpu.Array, cpu.Array] = cpu.arrays(by_edge, by_loop)
         number = cpu.number_type(grad.dtype, self.rows.dtype)
 
         def task(start: int, stop: int) -> None:
             out, memory = cpu.array_of(rows_grad[start:stop]), np.empty((2, width), number)
-            kernels.attention_gradient(*arguments, start, stop, out, *changes, memory)
+            kernels.attention_gradient(*given, start, stop, out, *changes, memory)
 
         cpu.by_rows(len(rows_grad), len(edges.indices), task)
         if target is None:
@@ -239,10 +235,6 @@ def _numbers(edges: Edges) -> Tensor:
     return torch.arange(len(edges.indices), dtype=edges.indptr.dtype, device=edges.indptr.device)
 
 
-def _rows_or_none(rows: Tensor | None, like: Tensor) -> cpu.Array:
-    return cpu.array_of(like.new_empty(0, 0) if rows is None else rows)
-
-
 class PairScores(Operator):
     """For every edge and head att · leaky_relu(left[u] + right[v], slope), or without `att`
     left[u] · right[v], in float32 or finer."""
@@ -274,25 +266,22 @@ class PairScores(Operator):
         return fill_padding(score, indptr)
 
     def cpu(self) -> Tensor:
-        edges, exact = self.edges, exact_type(self.left.dtype, self.right.dtype)
         if self.att is not None:
             return self.reference()
-        out = cpu.numbers_by_edge(torch.empty(0, self.heads, dtype=exact), edges)
+        edges, exact = self.edges, exact_type(self.left.dtype)
+        out = cpu.numbers_by_edge(edges, self.heads, exact)
         right = cpu.array_of(self.right.to(exact).contiguous())
-        given = cpu.table_of(LazyFeatures.of(self.left)), cpu.adjacency_of(edges), right
+        given = cpu.table_of(LazyFeatures.of(self.left)), cpu.arrays(*edges[:3]), right
 
         def task(start: int, stop: int) -> None:
             kernels.edge_products(*given, start, stop, cpu.array_of(out))
 
         cpu.by_rows(edges.num_dst, len(edges.indices), task)
-        return out.to(exact_type(self.left.dtype))
+        return out
 
     def cuda(self) -> Tensor:
         out, features = self.fake().zero_(), LazyFeatures.of(self.left)
-        programs = self.edges.num_dst
-        launch(
-            "pair_scores", self, out, self.left.shape[1], self.heads, programs, features=features
-        )
+        launch("pair_scores", self, out, self.left.shape[1], self.heads, features=features)
         return out
 
     @staticmethod

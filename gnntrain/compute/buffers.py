@@ -42,11 +42,15 @@ class Buffers:
             if fitting:
                 buffer = self._idle.pop(min(fitting)[1])
             else:
-                self._most = max(self._most, self._used + size)
+                # It fits the next batches, too, some of whose blocks are larger; pages that nobody
+                # writes to take no memory.
+                step = 1 << size.bit_length() - 4
+                room = -(-size // step) * step
+                self._most = max(self._most, self._used + room)
                 idle = sum(one.nbytes for one in self._idle)
-                while self._idle and self._used + size + idle > self._most:
+                while self._idle and self._used + room + idle > self._most:
                     idle -= self._idle.pop(0).nbytes
-                buffer = torch.empty(size, dtype=torch.uint8)
+                buffer = torch.empty(room, dtype=torch.uint8)
             self._used += buffer.nbytes
         array = buffer.numpy()[:size]
         # The last tensor on them gives the bytes back.

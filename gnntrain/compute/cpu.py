@@ -24,11 +24,6 @@ from gnntrain.compute.operator import Edges
 
 Array = npt.NDArray[Any]
 
-NO_NUMBERS: npt.NDArray[np.int64] = np.empty(0, np.int64)
-_NO_FLOATS: npt.NDArray[np.float32] = np.empty(0, np.float32)
-NO_WEIGHTS: npt.NDArray[np.float32] = np.empty((0, 1), np.float32)
-NO_TIES: npt.NDArray[np.int32] = np.empty((0, 0), np.int32)
-
 _BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 
 _lock = threading.Lock()
@@ -49,7 +44,7 @@ def table_of(features: LazyFeatures) -> kernels.Table:
     that lies first, of which only the matrices themselves are read; its nodes are places in it.
     """
     rows, width = features.rows, features.num_features
-    nodes = NO_NUMBERS if features.nodes is None else features.nodes.numpy()
+    nodes = np.empty(0, np.int64) if features.nodes is None else features.nodes.numpy()
     filled = [part for part in (rows, *features.held) if part.numel()]
     if not filled:
         return array_of(rows).reshape(-1), width, nodes
@@ -69,14 +64,9 @@ def number_type(*dtypes: torch.dtype) -> type[np.float32 | np.float64]:
     return np.float64 if torch.float64 in dtypes else np.float32
 
 
-def adjacency_of(edges: Edges) -> tuple[Array, Array]:
-    """indptr and indices as the kernels take them."""
-    return edges.indptr.numpy(), edges.indices.numpy()
-
-
-def numbers_by_edge(like: Tensor, edges: Edges) -> Tensor:
+def numbers_by_edge(edges: Edges, heads: int, dtype: torch.dtype) -> Tensor:
     """Memory for a number an edge and head; 0 in padding."""
-    out = BUFFERS.empty((len(edges.indices), like.shape[1]), like.dtype)
+    out = BUFFERS.empty((len(edges.indices), heads), dtype)
     out[int(edges.indptr[-1]) :] = 0
     return out
 
@@ -88,62 +78,57 @@ def array_of(rows: Tensor) -> Array:
     return array
 
 
-def factors_of(factors: Tensor | None) -> Array:
-    """Factors in float32 or float64, without gaps; an empty array for None."""
-    if factors is None:
-        return _NO_FLOATS
-    factors = factors.detach().contiguous()
-    array: Array = (factors.float() if factors.dtype.itemsize == 2 else factors).numpy()
-    return array
+def arrays(first: Tensor, *others: Tensor | None) -> Any:
+    """The memory of tensors; nothing, of the first one's type and dimensions, for None."""
+    nothing = first.new_empty((0,) * first.dim())
+    return tuple(array_of(nothing if one is None else one) for one in (first, *others))
+
+
+def factors_of(factors: Tensor | None, *heads: int) -> Array:
+    """Factors in float32 or float64, `[n]` or by head `[n, heads]`; an empty array for None."""
+    factors = torch.empty(0, *heads) if factors is None else factors.reshape(-1, *heads)
+    return array_of((factors.float() if factors.dtype.itemsize == 2 else factors).contiguous())
 
 
 def by_rows(
     num_rows: int,
     num_edges: int,
     task: Callable[[int, int], None],
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Call `task(start, stop)` for all chunks of rows, of a product of `dtype`, on all threads."""
-
-    def chunked(_: int, start: int, stop: int) -> None:
-        for a, b in chunks(start, stop, dtype):
-            task(a, b)
-
-    for_tasks(num_rows, num_edges, chunked, dtype)
+    for_tasks(num_rows, num_edges, lambda _, start, stop: task(start, stop), dtype)
 
 
 def for_tasks(
     num_rows: int,
     num_edges: int,
     task: Callable[[int, int, int], None],
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype,
 ) -> None:
-    """Call `task(number, start, stop)` for `num_tasks` ranges of rows, on all threads.
+    """Call `task(number, start, stop)` for the chunks of rows of each of `num_tasks` tasks, on all
+    threads.
 
-    Of a 16-bit product the ranges are multiples of `CHUNK_ROWS` where there are enough rows: there
-    are few sizes then, see `padded`.
+    A chunk of a 16-bit product has twice as many rows, and tasks are multiples of `CHUNK_ROWS`
+    where there are enough rows: there are few sizes then, see `padded`.
     """
-    count = num_tasks(num_rows, num_edges)
-    step = CHUNK_ROWS if _is_short(dtype) and num_rows >= count * CHUNK_ROWS else 1
+    count, is_short = num_tasks(num_rows, num_edges), dtype.itemsize == 2
+    step = CHUNK_ROWS if is_short and num_rows >= count * CHUNK_ROWS else 1
     bounds = [num_rows // step * number // count * step for number in range(count)] + [num_rows]
-    parallel_for(lambda number: task(number, bounds[number], bounds[number + 1]), count)
+    size = 2 * CHUNK_ROWS if is_short else CHUNK_ROWS
+
+    def by_chunk(number: int) -> None:
+        stop = bounds[number + 1]
+        for start in range(bounds[number], stop, size):
+            task(number, start, min(start + size, stop))
+
+    parallel_for(by_chunk, count)
 
 
 def num_tasks(num_rows: int, num_edges: int) -> int:
     """The number of tasks for these numbers of rows and edges."""
     work = num_rows + num_edges // _EDGES_A_ROW
     return min(_MAX_TASKS, num_rows, -(-work // _TASK_WORK))
-
-
-def chunks(start: int, stop: int, dtype: torch.dtype | None) -> list[tuple[int, int]]:
-    """The ranges of at most `CHUNK_ROWS` rows from `start` to `stop`, twice as many of a 16-bit
-    product."""
-    size = 2 * CHUNK_ROWS if _is_short(dtype) else CHUNK_ROWS
-    return [(a, min(a + size, stop)) for a in range(start, stop, size)]
-
-
-def _is_short(dtype: torch.dtype | None) -> bool:
-    return dtype is not None and dtype.itemsize == 2
 
 
 def padded(rows: Tensor) -> Tensor:
@@ -153,7 +138,7 @@ def padded(rows: Tensor) -> Tensor:
     product of a chunk; blocks differ in size from step to step.
     """
     number = len(rows)
-    if not _is_short(rows.dtype) or number % CHUNK_ROWS == 0:
+    if rows.dtype.itemsize != 2 or number % CHUNK_ROWS == 0:
         return rows
     out = rows.new_zeros(1 << (number - 1).bit_length(), rows.shape[1])
     out[:number] = rows

@@ -30,8 +30,8 @@ Int64Array = npt.NDArray[np.int64]
 Table = tuple[Array, int, Int64Array]
 """Rows, one after the other, the numbers from one to the next, and their order: source u is row
 `nodes[u]`, or u without nodes."""
-Edges = tuple[Array, Array]
-"""indptr and indices."""
+Edges = tuple[Array, Array, Array]
+"""indptr, indices and edge ids."""
 
 CACHE_LINE = 64
 AHEAD = 4
@@ -123,12 +123,16 @@ def fetch_sources(
     nodes: Int64Array,
     indices: Array,
     begin: Any,
+    last: Any,
     end: Any,
     width: int,
-) -> None:
-    """Prefetch the rows of the sources of the edges `begin … end − 1`."""
-    for e in range(begin, end):
+) -> Any:
+    """Prefetch the rows of the sources of the edges from `begin` on, as long as these are at most
+    `AHEAD` behind the edge `last` and before `end`. Returns the next edge."""
+    reach = min(last + AHEAD, end)
+    for e in range(begin, reach):
         fetch_row(table, place_of(np.int64(indices[e]), nodes, stride), width)
+    return reach
 
 
 @jit
@@ -173,7 +177,7 @@ def put_row(total: Array, factor: float, out: Array, row: int) -> None:
 def reduce_rows(
     rows: Table,
     edges: Edges,
-    factors: tuple[Array, Array, Array, Array, Array],
+    factors: tuple[Array, Array, Array, Array],
     options: tuple[int, bool, int],
     start: int,
     stop: int,
@@ -184,7 +188,7 @@ def reduce_rows(
 
     Args:
         rows, edges: See above.
-        factors: Edge ids, edge weights and loops by head, and the two scales.
+        factors: Edge weights and loops by head, and the two scales.
         options: The source number of destination 0; whether edges from a node to itself are left
             out; how many destinations, like those of the loops, add the second `width` numbers of
             their own row.
@@ -192,10 +196,11 @@ def reduce_rows(
         out: Destination `start` goes to its row 0.
         total: Working memory; its length is `width`, its type that of the sums.
     """
-    (table, stride, nodes), (indptr, indices), width = rows, edges, len(total)
-    edge_ids, edge_weight, source_scale, row_scale, loop = factors
+    (table, stride, nodes), (indptr, indices, edge_ids), width = rows, edges, len(total)
+    edge_weight, source_scale, row_scale, loop = factors
     own, skip_own, num_added = options
-    has_weight, has_ids = len(edge_weight) > 0, len(edge_ids) > 0
+    has_weight = len(edge_weight) > 0
+    has_ids = has_weight and len(edge_ids) > 0
     heads = edge_weight.shape[1] if has_weight else 1
     part = width // heads
     number = total.dtype.type  # sums and weights in one type: no conversions in the loop
@@ -212,9 +217,7 @@ def reduce_rows(
         while e < last:
             group = min(4, last - e)
             # Also those of the next destinations, while these are added.
-            reach = min(e + group + AHEAD, end)
-            fetch_sources(table, stride, nodes, indices, fetched, reach, width)
-            fetched = reach
+            fetched = fetch_sources(table, stride, nodes, indices, fetched, e + group, end, width)
             if group == 4:  # the total is read and written once for four rows
                 s0, s1, s2, s3 = four(indices, e, False)
                 e0, e1, e2, e3 = four(edge_ids, e, not has_ids)
@@ -270,7 +273,7 @@ def edge_products(
 
     `out` is of the type of `grad`.
     """
-    (table, stride, nodes), (indptr, indices) = rows, edges
+    (table, stride, nodes), (indptr, indices, _) = rows, edges
     width, heads = grad.shape[1], out.shape[1]
     part = width // heads
     number = out.dtype.type
@@ -278,9 +281,7 @@ def edge_products(
     fetched: Any = np.int64(indptr[start])
     for v in range(start, stop):
         for e in range(np.int64(indptr[v]), np.int64(indptr[v + 1])):
-            reach = min(e + 1 + AHEAD, end)
-            fetch_sources(table, stride, nodes, indices, fetched, reach, width)
-            fetched = reach
+            fetched = fetch_sources(table, stride, nodes, indices, fetched, e + 1, end, width)
             place = place_of(np.int64(indices[e]), nodes, stride)
             for h in range(heads):
                 total, begin = number(0), np.uint64(h * part)
@@ -332,10 +333,10 @@ def to_scores(
 @partial(jit, any_order=True)
 def attention_gradient(
     rows: Table,
-    edges: tuple[Array, Array, Array],
-    gradients: tuple[Array, Array],
+    edges: Edges,
+    gradients: tuple[Array, Array, Array],
     alphas: tuple[Array, Array, Array, Array],
-    scores: tuple[Array, float, int],
+    options: tuple[float, int],
     start: int,
     stop: int,
     out: Array,
@@ -351,16 +352,16 @@ def attention_gradient(
     Args:
         rows: See above.
         edges: The out-edges, their destinations and numbers as in-edges.
-        gradients: `grad`, its rows one after the other, and `mean`.
+        gradients: `grad`, its rows one after the other, `mean` and `target`.
         alphas: alpha and weight of the edges, and of the loops.
-        scores: target, slope, and the source number of destination 0.
+        options: slope, and the source number of destination 0.
         start, stop: The sources.
         out: Source `start` goes to its row 0: `width` numbers, and with a `target` H more.
         edge_grad, loop_grad: The gradients of the scores, or of the sums of two parts.
         memory: `[2, width]`, of the type of the sums.
     """
-    (table, stride, _), (indptr, indices, edge_ids), (grad, mean) = rows, edges, gradients
-    (alpha, weight, loop_alpha, loop_weight), (target, slope, own) = alphas, scores
+    (table, stride, _), (indptr, indices, edge_ids), (slope, own) = rows, edges, options
+    (grad, mean, target), (alpha, weight, loop_alpha, loop_weight) = gradients, alphas
     width, heads = memory.shape[1], alpha.shape[1]
     part = width // heads
     number = memory.dtype.type
@@ -445,7 +446,7 @@ def softmax_rows(
 
     The edge from source `own + v` is left out where there are loops.
     """
-    (score, target, loop, slope, own), (indptr, indices) = scores, edges
+    (score, target, loop, slope, own), (indptr, indices, _) = scores, edges
     by_node, has_loops, heads = len(target) > 0, len(loop) > 0, alpha.shape[1]
     number = alpha.dtype.type
     top, total, least = np.empty(heads, alpha.dtype), np.empty(heads), number(-np.inf)
@@ -490,7 +491,7 @@ def max_rows(
     NaN is the largest; without in-edges the result is 0. `ties` (or empty) is set to the number of
     in-edges with the largest number. Destination `start` goes to row 0 of `out` and `ties`.
     """
-    (table, stride, nodes), (indptr, indices), width = rows, edges, len(total)
+    (table, stride, nodes), (indptr, indices, _), width = rows, edges, len(total)
     end: Any = np.int64(indptr[stop])
     fetched: Any = np.int64(indptr[start])
     for v in range(start, stop):
@@ -498,9 +499,7 @@ def max_rows(
         last: Any = np.int64(indptr[v + 1])
         total[:] = -np.inf if last > first else 0.0
         for e in range(first, last):
-            reach = min(e + 1 + AHEAD, end)
-            fetch_sources(table, stride, nodes, indices, fetched, reach, width)
-            fetched = reach
+            fetched = fetch_sources(table, stride, nodes, indices, fetched, e + 1, end, width)
             place = place_of(np.int64(indices[e]), nodes, stride)
             for f in range(width):
                 value = number_of(table[place + np.uint64(f)])
@@ -529,7 +528,7 @@ def spread_maximum(
     In-edges that share a maximum share its gradient evenly. `maxima` are the sources' rows and the
     destinations' maxima, ties and gradients.
     """
-    (rows, largest, ties, grad), (indptr, indices) = maxima, edges
+    (rows, largest, ties, grad), (indptr, indices, _) = maxima, edges
     number = total.dtype.type
     for u in range(start, stop):
         total[:] = 0

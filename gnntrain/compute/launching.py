@@ -50,18 +50,21 @@ def launch(
 
     Args:
         name: Of the kernel.
-        operator: Whose fields are the kernel's arguments of the same names.
+        operator: Whose fields, and its edges', are the kernel's arguments of the same names.
         result: What it writes to.
         width: Columns of the rows that it reads, of all heads.
         heads: Heads, each of which has programs of its own (but not for sums).
-        programs: For each block of columns; None: one a row of the result or, for a kernel without
-            edges, a tile of rows.
+        programs: For each block of columns; None: one a destination or, for a kernel without edges,
+            a tile of rows of the result.
         more: Further arguments, or others than the operator's.
 
     Raises:
         UserError: Triton is not installed.
     """
-    programs = len(result) if programs is None else programs
+    known: dict[str, Any] = {**vars(operator), **more, "result": result}
+    features, edges = known.get("features"), known.get("edges", known.get("total"))
+    if programs is None:
+        programs = len(result) if edges is None else edges.num_dst
     if result.numel() == 0 or programs == 0:
         return
     try:
@@ -74,9 +77,9 @@ def launch(
             "it comes with torch's CUDA builds for Linux; else: pip install triton",
         ) from error
     kernel = getattr(kernels, name)
-    known = {**vars(operator), **more, "result": result}
+    if edges is not None:
+        known = edges._asdict() | known
     given = {key: _plain(known[key]) for key in kernel.arg_names if key in known}
-    features, edges = known.get("features"), known.get("edges", known.get("total"))
     part, groups = (width, 1) if name == "reduce_rows" else (width // heads, heads)
     block = 1 << max(0, part - 1).bit_length()
     block = block if name == "pair_scores" else min(_MAX_BLOCK, block)

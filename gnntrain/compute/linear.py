@@ -12,7 +12,7 @@ from torch import Tensor
 from gnntrain.compute import cpu, kernels
 from gnntrain.compute.aggregate import reduction
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import array_of, by_rows, chunks, number_type, padded
+from gnntrain.compute.cpu import array_of, by_rows, number_type, padded
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.operator import Operator, Sum
@@ -160,24 +160,23 @@ class AggregateLinearBackward(Operator):
         grad_inputs = BUFFERS.empty(inputs.shape if self.needs_inputs else (0,), inputs.dtype)
 
         def task(number: int, start: int, stop: int) -> None:
-            for a, b in chunks(start, stop, product):
-                part = grad[a:b]
-                if out is None:
-                    bias_sums[number] += part.sum(0, dtype=exact)
-                else:
-                    part, total = torch.empty_like(part), torch.zeros_like(bias_sums[number])
-                    given = array_of(grad), array_of(out), factor, a, b, array_of(part)
-                    kernels.mask_rows(*given, total.numpy())
-                    bias_sums[number] += total
-                part, rows = padded(part.to(product)), padded(inputs[a:b].to(product))
-                if exact == product:
-                    weight_sums[number].addmm_(part.t(), rows)
-                else:  # a 16-bit product cannot be accumulated in place
-                    weight_sums[number] += part.t() @ rows
-                if self.needs_inputs and len(part) == b - a and product == weight.dtype:
-                    torch.mm(part, across, out=grad_inputs[a:b])
-                elif self.needs_inputs:
-                    grad_inputs[a:b] = (part @ across)[: b - a]
+            part = grad[start:stop]
+            if out is None:
+                bias_sums[number] += part.sum(0, dtype=exact)
+            else:
+                part, total = torch.empty_like(part), torch.zeros_like(bias_sums[number])
+                given = array_of(grad), array_of(out), factor, start, stop, array_of(part)
+                kernels.mask_rows(*given, total.numpy())
+                bias_sums[number] += total
+            part, rows = padded(part.to(product)), padded(inputs[start:stop].to(product))
+            if exact == product:
+                weight_sums[number].addmm_(part.t(), rows)
+            else:  # a 16-bit product cannot be accumulated in place
+                weight_sums[number] += part.t() @ rows
+            if self.needs_inputs and len(part) == stop - start and product == weight.dtype:
+                torch.mm(part, across, out=grad_inputs[start:stop])
+            elif self.needs_inputs:
+                grad_inputs[start:stop] = (part @ across)[: stop - start]
 
         cpu.for_tasks(len(inputs), 0, task, product)
 
@@ -202,34 +201,24 @@ class AggregateLinearBackward(Operator):
 
 class Dropout(Operator):
     """Set numbers to 0 with probability p, scale the others up; and the key (int64 `[]`) that says
-    which. By Numba alone: see `models.dropout`."""
+    which: the given one, as of the gradient, or a new one. By Numba alone: see `models.dropout`."""
 
     is_random = True
 
     x: Tensor
     p: float
+    key: Tensor | None
 
     def fake(self) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(self.x, memory_format=torch.contiguous_format)
         return out, self.x.new_empty((), dtype=torch.int64)
 
     def cpu(self) -> tuple[Tensor, Tensor]:
-        key = new_key(self.p)
-        return dropped(self.x, self.p, key), torch.tensor(key)
-
-
-class DropoutBackward(Operator):
-    """The gradient behind `Dropout`."""
-
-    grad: Tensor
-    key: Tensor
-    p: float
-
-    def fake(self) -> Tensor:
-        return torch.empty_like(self.grad, memory_format=torch.contiguous_format)
-
-    def cpu(self) -> Tensor:
-        return dropped(self.grad, self.p, int(self.key))
+        key = new_key(self.p) if self.key is None else int(self.key)
+        out, mask = BUFFERS.empty(self.x.shape, self.x.dtype), mask_of(self.p, key, self.x.dtype)
+        rows = array_of(out.copy_(self.x).view(len(out), -1))
+        by_rows(len(out), 0, lambda a, b: kernels.activate_rows(rows, False, mask, a, b))
+        return out, torch.tensor(key)
 
 
 def new_key(p: float) -> int:
@@ -248,11 +237,3 @@ def mask_of(p: float, key: int, dtype: torch.dtype) -> tuple[int, Any, np.uint64
     """
     threshold = min(round(p * _STEPS), _STEPS - 1)
     return threshold, number_type(dtype)(_STEPS / (_STEPS - threshold)), np.uint64(key)
-
-
-def dropped(x: Tensor, p: float, key: int) -> Tensor:
-    """`x` after dropout, `[rows, …]`."""
-    out, mask = BUFFERS.empty(x.shape, x.dtype).copy_(x), mask_of(p, key, x.dtype)
-    rows = array_of(out.view(len(out), -1))
-    by_rows(len(out), 0, lambda a, b: kernels.activate_rows(rows, False, mask, a, b))
-    return out

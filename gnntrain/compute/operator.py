@@ -91,11 +91,6 @@ class Sum(NamedTuple):
         return Sum(*back, *factors)
 
     @property
-    def first_loop(self) -> int:
-        """The first destination that is a source."""
-        return max(0, -self.dst_offset)
-
-    @property
     def heads(self) -> int:
         weight = self.edge_weight
         return weight.shape[1] if weight is not None and weight.dim() == 2 else 1
@@ -103,6 +98,7 @@ class Sum(NamedTuple):
 
 _SCHEMA_TYPES: dict[Any, str] = {
     **{Tensor: "Tensor", Tensor | None: "Tensor?", tuple[Tensor, ...]: "Tensor[]"},
+    Changed: "Tensor({}!)",
     **{int: "int", int | None: "int?", float: "float", float | None: "float?"},
     **{bool: "bool", str: "str", torch.dtype: "ScalarType", type(None): "()"},
 }
@@ -114,7 +110,7 @@ class Operator:
     """Base of the operators: the fields of a class are its arguments, in the schema's order.
 
     torch's dispatcher takes `LazyFeatures`, `Edges` and a `Sum` field by field. It chooses one of
-    the methods by the tensors' device; on a CPU and a GPU the reference computes where there is no
+    the methods by the tensors' device, see `selection`; the reference computes where there is no
     kernel. Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. No result depends on
     entries of the padding, which are 0 in results (those of `transpose`: any valid numbers).
 
@@ -131,26 +127,26 @@ class Operator:
     def __init_subclass__(cls) -> None:
         dataclass(eq=False, repr=False)(cls)
         cls.name = name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
-        fields: list[tuple[str, str]] = []
+        fields: list[str] = []
         cls._groups = []
         own = hints(cls, include_extras=True)
         for field in cls.__annotations__:
             kind, start = own[field], len(fields)
             is_group = kind in (LazyFeatures, Edges, Sum)
-            if is_group:
-                fields += [(f"{field}_{f}", _SCHEMA_TYPES[t]) for f, t in hints(kind).items()]
-            else:
-                is_changed = kind == Changed
-                fields.append((field, f"Tensor({field}!)" if is_changed else _SCHEMA_TYPES[kind]))
+            parts = (
+                {f"{field}_{f}": t for f, t in hints(kind).items()} if is_group else {field: kind}
+            )
+            fields += [f"{_SCHEMA_TYPES[t].format(f)} {f}" for f, t in parts.items()]
             cls._groups.append((kind if is_group else None, start, len(fields)))
         result = hints(cls.fake)["return"]
-        parts = getattr(result, "__args__", None)
-        results = f"({', '.join(['Tensor'] * len(parts))})" if parts else _SCHEMA_TYPES[result]
-        schema = f"{name}({', '.join(f'{kind} {field}' for field, kind in fields)}) -> {results}"
+        many = getattr(result, "__args__", None)
+        results = f"({', '.join(['Tensor'] * len(many))})" if many else _SCHEMA_TYPES[result]
+        schema = f"{name}({', '.join(fields)}) -> {results}"
         tags = (torch.Tag.nondeterministic_seeded,) if cls.is_random else ()
         _LIBRARY.define(schema, tags=tags)
         fake = called_flat(cls, cls.fake)
         torch.library.register_fake(f"gnntrain::{name}", fake, lib=_LIBRARY)
+        _LIBRARY.impl(name, called_flat(cls, cls.reference), "CompositeExplicitAutograd")
         OPERATORS[name] = cls
 
     def fake(self) -> Any:
@@ -186,11 +182,6 @@ class Operator:
 
         return type(self)(*map(mapped, vars(self).values()))
 
-    @classmethod
-    def has(cls, kind: str) -> bool:
-        """Whether the class has a "reference", "cpu" or "cuda" of its own."""
-        return getattr(cls, kind) is not getattr(Operator, kind)
-
 
 def called_flat(operator: type[Operator], method: Callable[[Any], Any]) -> Callable[..., Any]:
     """A method in the dispatcher's form."""
@@ -201,36 +192,3 @@ def called_flat(operator: type[Operator], method: Callable[[Any], Any]) -> Calla
         return method(operator(*fields))
 
     return call
-
-
-_registered: dict[str, tuple[Any, tuple[str, Collection[str]]]] = {}  # by dispatch key
-
-
-def register(key: str, kind: str, without: Collection[str] = ()) -> tuple[str, Collection[str]]:
-    """Have the operators' methods called for a dispatch key, in the place of those before.
-
-    Args:
-        key: As "CPU".
-        kind: "cpu", "cuda" or "reference", which computes where there is no other.
-        without: The names of operators whose references are to compute.
-
-    Returns:
-        The kind and the names that were registered before.
-    """
-    replaced, before = _registered.pop(key, (None, ("", ())))
-    if replaced is not None:
-        replaced._destroy()  # torch before 2.8 has no other way
-    library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
-    for name, operator in OPERATORS.items():
-        own = kind if operator.has(kind) and name not in without else "reference"
-        if operator.has(own):
-            library.impl(name, called_flat(operator, getattr(operator, own)), key)
-    _registered[key] = library, (kind, without)
-    return before
-
-
-def is_registered(name: str, key: str) -> bool:
-    """Whether something computes an operator for a dispatch key."""
-    _, (kind, without) = _registered[key]
-    operator = OPERATORS[name]
-    return operator.has("reference") or (operator.has(kind) and name not in without)

@@ -8,9 +8,9 @@ import torch
 
 import gnntrain.compute.attention
 import gnntrain.compute.linear  # noqa: F401  # these define them, as do the modules they import
-from gnntrain.compute.operator import OPERATORS, Edges, Sum, is_registered, register
+from gnntrain.compute.operator import OPERATORS, Edges, Sum
 
-__all__ = ["OPERATORS", "Edges", "Sum", "is_registered", "register"]
+__all__ = ["OPERATORS", "Edges", "Sum"]
 
 if TYPE_CHECKING:
 

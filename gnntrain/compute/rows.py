@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gnntrain.compute import kernels
 from gnntrain.compute.buffers import BUFFERS
-from gnntrain.compute.cpu import array_of, by_rows, table_of
+from gnntrain.compute.cpu import array_of, arrays, by_rows, table_of
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import launch
@@ -134,14 +134,14 @@ class AdamRows(Operator):
             matrix.index_copy_(0, self.nodes, changed)
 
     def cpu(self) -> None:
-        arrays = array_of(self.weight), array_of(self.exp_avg), array_of(self.exp_avg_sq)
+        matrices = arrays(self.weight, self.exp_avg, self.exp_avg_sq)
         places = self.nodes.numpy()
         gradient = array_of(self.grad.to(self.weight.dtype).contiguous())
         shares = 1 - self.beta1, self.beta2, 1 - self.beta2  # not subtracted in float32
         factors = self.decay, self.l2, self.step_size, self.root, self.eps
-        numbers = np.array([*shares, *factors], arrays[0].dtype)
+        numbers = np.array([*shares, *factors], matrices[0].dtype)
 
         def task(start: int, stop: int) -> None:
-            kernels.adam_rows(arrays, places[start:stop], gradient[start:stop], numbers)
+            kernels.adam_rows(matrices, places[start:stop], gradient[start:stop], numbers)
 
         by_rows(len(places), 0, task)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from gnntrain.compute import ops
+from gnntrain.compute.operator import called_flat
+from gnntrain.compute.ops import OPERATORS
 
 Kernels = Literal["numba", "triton", "torch"]
 
@@ -52,8 +53,8 @@ class KernelChoice:
 CPU_KERNELS = KernelChoice("numba")
 """The choice on a CPU, unless another is asked for."""
 
-# By type of device; at first as `gnntrain.compute` registers them.
-_selected = {"cpu": CPU_KERNELS, "cuda": KernelChoice("triton")}
+# By type of device: the choice, and torch's library of the methods that it takes.
+_selected: dict[str, tuple[KernelChoice, Any]] = {}
 
 
 def select(choice: KernelChoice, device_type: str) -> None:
@@ -61,11 +62,17 @@ def select(choice: KernelChoice, device_type: str) -> None:
 
     On a CPU Triton's kernels run in Triton's interpreter.
     """
-    kind = {"numba": "cpu", "triton": "cuda", "torch": "reference"}[choice.kernels]
-    ops.register(torch._C._dispatch_key_for_device(device_type), kind, choice.replaced)
-    _selected[device_type] = choice
+    if device_type in _selected:
+        _selected[device_type][1]._destroy()  # torch before 2.8 has no other way
+    library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
+    key = torch._C._dispatch_key_for_device(device_type)
+    method = {"numba": "cpu", "triton": "cuda", "torch": ""}[choice.kernels]
+    for name, operator in OPERATORS.items():
+        if method in vars(operator) and name not in choice.replaced:
+            library.impl(name, called_flat(operator, getattr(operator, method)), key)
+    _selected[device_type] = choice, library
 
 
 def selected(device_type: str) -> KernelChoice:
     """Who computes on devices of a type in this process."""
-    return _selected.get(device_type, KernelChoice("torch"))
+    return _selected[device_type][0] if device_type in _selected else KernelChoice("torch")

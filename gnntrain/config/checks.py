@@ -6,7 +6,7 @@ Mistakes that no single key shows: keys that contradict each other, the files, t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ def from_dict(
     saved: bool = False,
     found: Sequence[Problem] = (),
     begun: Config | None = None,
-    gpus: Callable[[], Mapping[str, int]] | None = None,
+    for_here: bool = False,
 ) -> Config:
     """The configuration that `raw` (plain data, possibly in part) asks for.
 
@@ -141,7 +141,7 @@ def from_dict(
             are not looked for.
         found: Mistakes already known; what they touch is not compared with other keys.
         begun: The configuration of the run that goes on with this one, and stays the same run.
-        gpus: Counts this machine's GPUs by their type; None: what the machine lacks is no mistake.
+        for_here: Whether this machine must have all that the configuration asks for.
 
     Raises:
         ConfigError: With every mistake: unknown keys and names, wrong types and ranges, keys that
@@ -153,13 +153,12 @@ def from_dict(
     unsure = tuple(f"{key}." for key in config.named if {key, "experiment"} & known)
     wrong = [one for one in wrong if one.expected != UNKNOWN or not one.key.startswith(unsure)]
     problems = [*found, *(one for one in wrong if one.key not in known)]
-    checks = [contradictions(config)]
-    if begun is not None:
-        checks.insert(0, iter(changed_meaning(begun, config)))
+    checks = [] if begun is None else [changed_meaning(begun, config)]
+    checks.append(contradictions(config))
     if not saved:
         checks.append(missing_files(config))
-    if gpus is not None:
-        checks.append(iter(machine_problems(config, gpus)))
+    if for_here:
+        checks.append(iter(machine_problems(config)))
     for check in checks:  # of keys that no mistake so far touches
         touched = *unsure, *(f"{problem.key.removesuffix('.name')}." for problem in problems)
         for one in check:
@@ -170,11 +169,10 @@ def from_dict(
     return config
 
 
-def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
+def changed_meaning(begun: Config, asked: Config) -> Iterator[Problem]:
     """The keys that would make another run of it, each with the value it was begun with; `asked`
     is the configuration it is to go on with."""
     before, after = begun.to_dict(), asked.to_dict()
-    problems = []
     for section in (one for one in after if one not in _FREE_SECTIONS):
         old, new = before[section], after[section]
         is_other_kind = old.get("name") != new.get("name")  # its name alone is told
@@ -184,8 +182,7 @@ def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
             if values[0] != values[1] and path not in _FREE_KEYS and not is_same:
                 expects = f"{shown(values[0])}, with which the run was begun"
                 hint = "leave it out, or train a new run with it"
-                problems.append(Problem(path, shown(values[1]), expects, hint))
-    return problems
+                yield Problem(path, shown(values[1]), expects, hint)
 
 
 def refuse_other_arguments(config: object, overrides: object = ()) -> None:
@@ -245,7 +242,7 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem
         if divisor is not None and width % divisor:
             expects = f"a divisor of model.hidden_channels={width}"
             yield Problem(f"model.{name}", str(divisor), expects, beside=("model.hidden_channels",))
-    yield from _clashes(_CLASHES, _values(config, facts), facts)
+    yield from _clashes(_CLASHES, config, facts)
 
 
 def _values(config: Config, facts: Mapping[str, object]) -> dict[str, str]:
@@ -254,9 +251,8 @@ def _values(config: Config, facts: Mapping[str, object]) -> dict[str, str]:
     return {key: shown(value) for key, value in {**keys, **facts}.items()}
 
 
-def _clashes(
-    rules: Rules, values: Mapping[str, str], facts: Mapping[str, object]
-) -> Iterator[Problem]:
+def _clashes(rules: Rules, config: Config, facts: Mapping[str, object]) -> Iterator[Problem]:
+    values = _values(config, facts)
     for (key, wrong, instead), others in rules.items():
         for other, beside in others.items() if _is_one_of(values.get(key), wrong) else ():
             if _is_one_of(values.get(other), beside):
@@ -304,17 +300,17 @@ def training_device(trainer: TrainerConfig, found: Mapping[str, int]) -> tuple[s
     return (kind, number) if number else ("cpu", 0)
 
 
-def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> list[Problem]:
-    """What this machine lacks. `gpus` counts the GPUs that torch sees, by their type; it is called
-    only where their number matters, since it costs an import of torch."""
-    trainer = config.trainer
-    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
-    values = _values(config, {})
-    keys = (_is_one_of(values.get(key), wrong) for key, wrong, _ in _HERE)
+def machine_problems(config: Config) -> list[Problem]:
+    """What this machine lacks."""
+    trainer, values, found = config.trainer, _values(config, {}), dict[str, int]()
     is_cpu = trainer.device == "cpu" or trainer.gpus == 0
-    found = gpus() if not is_cpu and (is_asked or any(keys)) else {}
+    is_asked = trainer.device != "auto" or trainer.gpus != "auto"
+    keys = (_is_one_of(values.get(key), wrong) for key, wrong, _ in _HERE)
+    if not is_cpu and (is_asked or any(keys)):
+        from gnntrain.devices import gpus_here  # imports torch; most configurations need no look
+
+        found = gpus_here()
     kind, num_gpus = training_device(trainer, found)
-    is_absent = trainer.device not in ("auto", "cpu", *found)
     there, ranks = found.get(kind, 0), config.distributed.num_processes
     # On the CPU Triton's interpreter computes its kernels, as in tests.
     interprets = kind == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
@@ -326,7 +322,7 @@ def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> l
         "pylibwholegraph here": kind == "cuda" and find_spec("pylibwholegraph") is not None,
     }
     problems: list[Problem] = []
-    if is_absent:
+    if trainer.device not in ("auto", "cpu", *found):
         expects = f"one of auto, {', '.join(['cpu', *found])}: torch sees no such GPU here"
         problems.append(Problem("trainer.device", trainer.device, expects, "see `gnntrain doctor`"))
     elif num_gpus > there:
@@ -338,7 +334,7 @@ def machine_problems(config: Config, gpus: Callable[[], Mapping[str, int]]) -> l
     if ranks > most:
         expects = f"at most {most} ranks on this machine, for its cores and memory"
         problems.append(Problem("distributed.num_processes", str(ranks), expects))
-    problems += _clashes(_HERE, _values(config, facts), facts)
+    problems += _clashes(_HERE, config, facts)
     chosen = config.logger.chosen()
     for name in ("tensorboard", "wandb", "mlflow"):
         if name in chosen and find_spec(name) is None:

@@ -78,7 +78,7 @@ def _labels(data: GraphData) -> str:
         ranges = [f"{name} from {lowest:g} to {highest:g}" for name, lowest, highest in of_each]
         words = "a quantity: " if count == 1 else f"{count:,} quantities: "
         words += first_names(ranges)
-        num_missing = int(np.isnan(labels).any(axis=1).sum())
+        num_missing = int(np.isnan(labels).all(axis=1).sum())
     else:
         kind = "labels, each 0 or 1" if data.task == "multilabel" else "classes"
         words = f"{count:,} {kind}" + (f": {first_names(names)}" if names else "")

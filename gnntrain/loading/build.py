@@ -38,7 +38,7 @@ from gnntrain.loading.placement import (
 )
 from gnntrain.loading.read_counts import DenseReadCounts, most_read_nodes
 from gnntrain.loading.shared import SharedGraph
-from gnntrain.sampling.base import Sampler, resolved_fan_outs, sampler_class
+from gnntrain.sampling.base import Sampler, make_sampler, resolved_fan_outs, sampler_class
 from gnntrain.sampling.block import BlockNeeds
 from gnntrain.sampling.remote import RemoteSampler
 
@@ -282,29 +282,22 @@ class LoaderBuilder:
         key = tuple(by_type.values())
         if key in self._samplers:
             return self._samplers[key]
-        scope, with_replacement = config.fan_out_scope, config.replace
+        options: dict[str, Any] = {"scope": config.fan_out_scope, "replace": config.replace}
         has_weight = any(edges.weight is not None for edges in graph.edges.values())
         needs = replace(self._needs, weight=has_weight and self._needs.weight)
         if self._owners_draw:
             assert self.exchange is not None
-            self._samplers[key] = RemoteSampler(
-                self.exchange,
-                self.owners,
-                graph.schema.edge_types,
-                by_type,
-                scope=scope,
-                replace=with_replacement,
-                needs=needs,
-            )
-            return self._samplers[key]
-        edges = graph.fused
-        if self.samples_on_gpu:
-            on_gpu = self.graph.only_edges
-            edges = replace(edges, indptr=on_gpu.indptr, indices=on_gpu.indices)
-        self._samplers[key] = sampler_class(self.backend)(
-            edges, by_type, scope=scope, replace=with_replacement, edge_ids=needs.weight
-        )
-        return self._samplers[key]
+            owned = self.exchange, self.owners, graph.schema.edge_types
+            sampler: Sampler = RemoteSampler(*owned, by_type, **options, needs=needs)
+        else:
+            edges = graph.fused
+            if self.samples_on_gpu:
+                on_gpu = self.graph.only_edges
+                edges = replace(edges, indptr=on_gpu.indptr, indices=on_gpu.indices)
+            options["edge_ids"] = needs.weight
+            sampler = make_sampler(self.backend, edges, by_type, **options)
+        self._samplers[key] = sampler
+        return sampler
 
     @cached_property
     def backend(self) -> str:
@@ -324,9 +317,8 @@ class LoaderBuilder:
 
     @property
     def why_placed(self) -> tuple[str, ...]:
-        """Edges' and features' placement with the reason; empty until a loader has placed them."""
-        placement: Placement | None = self.__dict__.get("_placement")
-        why = () if placement is None else placement.why
+        """Edges' and features' placement with the reason, once a loader has placed them."""
+        why = () if self._placement is None else self._placement.why
         return why if self._shared is None else why[:1] + self._shared.why
 
     @property

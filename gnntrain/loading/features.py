@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnntrain import devices
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import Graph, Nodes, NodeType
 from gnntrain.distributed.context import DistributedContext
@@ -163,7 +163,7 @@ class WholeGraphFeatures(FeatureSource):
     A gather (`pip install pylibwholegraph-cu13`) sends node ids to the GPUs that hold the rows, and
     rows back, by NCCL: over NVLink within a machine, over the network between machines. Making this
     from the store's rows is a collective of all ranks, and so is `select`: all call it equally
-    often, and in one thread each.
+    often, in the thread whose current GPU is the rank's.
     """
 
     def __init__(self, rows: Tensor, context: DistributedContext) -> None:
@@ -173,29 +173,22 @@ class WholeGraphFeatures(FeatureSource):
         ranks = context.machine_ranks
         place = context.rank, context.world_size, context.rank - ranks[0], len(ranks)
         library.init(*place, wm_log_level="error")
-        with self._on_device():
-            # It takes torch's process group to tell all ranks the address of a communicator of
-            # its own, in which its gathers run: they do not mix with DDP's collectives.
-            comm = library.get_global_communicator("nccl")
-            self._rows: Any = library.create_wholememory_tensor(
-                comm, "distributed", "cuda", list(rows.shape), rows.dtype, None
-            )
-            part, first = self._rows.get_local_tensor()
-            part.copy_(rows[first : first + len(part)])
-            if self._device.type == "cuda":
-                torch.cuda.synchronize()
-            comm.barrier()
+        # It takes torch's process group to tell all ranks the address of a communicator of its own,
+        # in which its gathers run: they do not mix with DDP's collectives.
+        comm = library.get_global_communicator("nccl")
+        self._rows: Any = library.create_wholememory_tensor(
+            comm, "distributed", "cuda", list(rows.shape), rows.dtype, None
+        )
+        part, first = self._rows.get_local_tensor()
+        part.copy_(rows[first : first + len(part)])
+        devices.synchronize(self._device)
+        comm.barrier()
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; `nodes` are not padded."""
         assert nodes is not None, "no GPU holds the rows of all nodes"
         assert size is None, "a gather waits for the GPU: its batches are not padded"
-        with self._on_device():  # in a loader's thread another GPU may be current
-            return LazyFeatures(self._rows.gather(nodes.to(self._device)))
-
-    def _on_device(self) -> AbstractContextManager[Any]:
-        on_gpu = self._device.type == "cuda"
-        return torch.cuda.device(self._device) if on_gpu else nullcontext()
+        return LazyFeatures(self._rows.gather(nodes.to(self._device)))
 
 
 def slots_of(cached: Tensor, num_nodes: int, device: torch.device) -> Tensor:

@@ -100,13 +100,13 @@ class EdgeTensors:
     norm: Tensor | None = None
     weight: Tensor | None = None
 
-    def in_edges(self, start: int, stop: int, ends: tuple[int, int] | None = None) -> Block:
+    def in_edges(self, start: int, stop: int, ends: tuple[int, int]) -> Block:
         """The block of all in-edges of the nodes `start … stop − 1`, over all nodes as sources;
         without norms, and with views of the edges where possible.
 
         `ends` are `indptr[start]` and `indptr[stop]`, for which a GPU would be waited for.
         """
-        first, last = ends or self.indptr[[start, stop]].tolist()
+        first, last = ends
         sources = self.indices[first:last]
         if last - first > _INT32_MAX:  # torch's CSR needs offsets and indices of one type
             sources = sources.long()

@@ -12,13 +12,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import NodeType
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
-from gnntrain.loading.transfer import BatchStream, sent
+from gnntrain.loading.transfer import BatchStream, send_all, sent
 from gnntrain.phases import Phases
 from gnntrain.sampling.base import (
     Int64Array,
@@ -50,6 +52,16 @@ class RankBatch:
     seeds: Int64Array
     num_counted: int
     global_batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedBatch:
+    """What differs from one recorded step to the next: on the device the seeds of the share, int64
+    `[batch_size]`, and the keys of `GPUSampler.hop_keys`."""
+
+    share: RankBatch
+    seeds: Tensor
+    keys: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +129,7 @@ class Loader(ABC):
     """Iterable of one rank's mini-batches; its position is the epoch and step of the next one.
 
     Attributes:
-        records_steps: Whether a training step is recorded as a CUDA graph, see `PaddedBatches`.
+        records_steps: Whether a training step is recorded as a CUDA graph, see `seed_batches`.
     """
 
     records_steps = False
@@ -210,11 +222,25 @@ class SampledLoader(Loader):
             yield self._stream.take(made)
             del made  # or it would live on while the next is waited for
 
-    def rank_batches(self) -> Iterator[tuple[RankBatch, SampleKey]]:
-        """As `__iter__`, but only the seeds and the key of each batch."""
-        for step in self.plan.batches(self._epoch, self._step):
+    def seed_batches(self) -> Iterator[SeedBatch]:
+        """As `__iter__`, but only what `padded` makes each batch from."""
+        sampler: Any = self.sampler
+        for share, key in self.plan.batches(self._epoch, self._step):
             self._step += 1
-            yield step
+            tensors = as_tensor(share.seeds), sampler.hop_keys(key)
+            yield SeedBatch(share, *send_all(tensors, self.device))
+
+    def padded(self, step: SeedBatch) -> Batch:
+        """A batch of a fixed size, which a CUDA graph can record: made on the device alone, without
+        synchronisation, by a `GPUSampler`.
+
+        All its tensors have their largest possible size. The outputs equal those without padding,
+        except for statistics over all rows (batch norm).
+        """
+        sampler: Any = self.sampler
+        sample, values = sampler.sample_padded(step.seeds, step.keys), self.values
+        seeds = Seeds({values.schema.target: step.seeds}, values.targets_of(step.seeds))
+        return self.fill(sample, seeds, step.share)
 
     def fill(self, sample: Sample, seeds: Seeds, share: RankBatch) -> Batch:
         """The mini-batch of a sample of the share's seeds, on `device`."""
@@ -285,7 +311,7 @@ class FullGraphLoader(Loader):
     Args:
         graph: The graph on the model's device.
         features: Sources of feature rows, which that device reads.
-        plan, make_seeds: See `SampledLoader`.
+        plan, make_seeds: See `SampledLoader`; all seeds are in one step.
         num_layers: Layers of the model.
         needs: The fields that the model reads. A plain PyG model, which might write to the
             features, gets a copy of the store's pages in every epoch.
@@ -301,10 +327,9 @@ class FullGraphLoader(Loader):
         make_seeds: MakeSeeds = node_seeds,
         needs: BlockNeeds = NO_NEEDS,
     ) -> None:
-        super().__init__(plan, Phases())
-        # All in one step, in order: not shuffled, whatever the plan's batch size is.
-        all_at_once = replace(plan, batch_size=-(-len(plan.seeds) // plan.world_size))
-        share = all_at_once.rank_batch(plan.seeds, 0)
+        batch_size = max(1, -(-len(plan.seeds) // plan.world_size))
+        super().__init__(replace(plan, batch_size=batch_size, drop_last=False), Phases())
+        share = self.plan.rank_batch(plan.seeds, 0)  # not shuffled
         seeds, device = make_seeds(share.seeds, plan.key(0, 0), graph), graph.device
         sizes = graph.schema.num_nodes
         blocks = {
@@ -328,9 +353,6 @@ class FullGraphLoader(Loader):
             pairs=None if seeds.pairs is None else seeds.pairs.to(device),
         )
         self._batch.read(needs)  # once, not in each epoch
-
-    def __len__(self) -> int:
-        return 1
 
     def __iter__(self) -> Iterator[Batch]:
         """The whole graph, once."""

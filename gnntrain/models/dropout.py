@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnntrain.compute import ops
+from gnntrain.compute.selection import selected
 
 
 class Dropout(nn.Dropout):
@@ -28,7 +29,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0 or x.numel() == 0:
         return x
-    if x.device.type == "cpu" and ops.is_registered("dropout", "CPU"):
+    if x.device.type == "cpu" and selected("cpu").kernels == "numba":
         return _dropout(x, probability)
     out: Tensor = torch.native_dropout(x, probability, True)[0]
     return out
@@ -37,7 +38,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        out, key = ops.dropout(x, p)
+        out, key = ops.dropout(x, p, None)
         ctx.save_for_backward(key)
         ctx.p = p
         return out  # type: ignore[no-any-return]  # operators have no types
@@ -46,7 +47,7 @@ class _Dropout(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (key,) = ctx.saved_tensors
-        return ops.dropout_backward(grad, key, ctx.p), None
+        return ops.dropout(grad, ctx.p, key)[0], None
 
 
 _dropout: Callable[..., Tensor] = _Dropout.apply

@@ -18,7 +18,6 @@ from gnntrain.config import Config, ConfigError, DatasetConfig, FilesConfig
 from gnntrain.config.checks import machine_problems
 from gnntrain.data.read.files import FilesBuilder
 from gnntrain.data.store import META_FILE, StoredGraph
-from gnntrain.devices import gpus_here
 from gnntrain.distributed.launch import LaunchPlan
 from gnntrain.distributed.processes import refuse_unguarded_script, stopping_servers
 from gnntrain.errors import UserError
@@ -264,7 +263,7 @@ def plan(config: Config, *, data: object = None) -> Plan:
                 f"({format_bytes(free_bytes(folder))} are free)",
                 "Run `gnntrain prepare` first; with dataset.store_dir=DIR elsewhere.",
             )
-    if problems := machine_problems(config, gpus_here):
+    if problems := machine_problems(config):
         raise ConfigError(problems)
     opened = prepare_store(config.dataset, data=data)
     refuse_unguarded_script()  # the dry run has a process of its own

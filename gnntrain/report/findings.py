@@ -74,7 +74,7 @@ class Findings:
 
     graph: Graph | None = None  # None where it is gone
     notes: list[str] = field(default_factory=list)  # missing parts and the reason, in sentences
-    names: Sequence[str] = ()  # of the classes (or labels); empty for a regression
+    names: Sequence[str] = ()  # of the classes (or labels); of the target that the plane shows
     scores: Mapping[str, SplitScores] = field(default_factory=dict)  # by split with a labelled node
     positive: str | int | None = None  # name of the positive class; None: the task is not binary
     # of a regression: each target's name, and by split the nodes that have it, a row each: `node`
@@ -118,8 +118,10 @@ def judge(
     predicted = None
     if graph.task == "continuous":
         targets = _targets(graph, task, outputs)
-        found.targets = [(name, points) for _, name, points in targets]
-        labels = graph.labels[everyone, targets[0][0] if targets else 0].astype(np.float64)
+        found.targets = [(name, points) for name, points in targets if points]
+        column = next((i for i, (_, points) in enumerate(targets) if points), 0)
+        found.names = [targets[column][0]]
+        labels = graph.labels[everyone, column].astype(np.float64)
         is_labelled = ~np.isnan(labels)
         scored = {split for _, points in found.targets for split in points}
     else:
@@ -146,30 +148,29 @@ def judge(
         return found
     members = {name: nodes[np.isin(nodes, graph.split(name))].tolist() for name in SPLITS}
     split_of = {node: name for name, several in members.items() for node in several}
-    texts = [f"node {node} ({split_of[node]})" for node in nodes.tolist()]
+    named = zip(graph.names(nodes), nodes.tolist(), strict=True)
+    texts = [f"node {name} ({split_of[node]})" for name, node in named]
     source = "outputs" if hidden is None else "input of the last layer"
     chosen, number = None if predicted is None else predicted[shown], int(is_labelled.sum())
     found.projection = Projection(places, texts, source, number, labels[shown], chosen)
     return found
 
 
-def _targets(graph: Graph, task: Task, outputs: Tensor) -> list[tuple[int, str, dict[str, Any]]]:
-    """Column, name and points of the targets that a node of a scored split has."""
+def _targets(graph: Graph, task: Task, outputs: Tensor) -> list[tuple[str, dict[str, Any]]]:
+    """The name of each target, and its points on the scored splits where a node has it."""
     written = task.predictions()["value"]()
     values, found = written.columns[0].values(outputs), []
     for i, name in enumerate(written.notes["target_names"].tolist()):
         points = {}
         for split in SCORED_SPLITS:
             nodes = graph.split(split)
-            ids = nodes if graph.node_ids is None else graph.node_ids[nodes]
             columns = {
-                "node": [node.decode() if isinstance(node, bytes) else str(node) for node in ids],
+                "node": graph.names(nodes),
                 "true": graph.labels[nodes, i].astype(np.float64),
                 "predicted": values[nodes, i].astype(np.float64),
             }
             points[split] = pd.DataFrame(columns).dropna(subset=["true"])
-        if points := {split: frame for split, frame in points.items() if len(frame)}:
-            found.append((i, name, points))
+        found.append((name, {split: frame for split, frame in points.items() if len(frame)}))
     return found
 
 

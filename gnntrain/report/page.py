@@ -76,7 +76,6 @@ def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> P
     page |= _of_one(run, graph) if len(runs) == 1 else _of_several(runs, run)
     data = from_plain(run.summary.get("data")) or (graph.summary if graph else None)
     positive = found.positive if found.scores else run.summary.get("positive_class")
-    names = found.names or [name for name, _ in found.targets]
     return page | {
         "notes": [*page["notes"], *found.notes],
         "run": run,
@@ -85,7 +84,7 @@ def page_of(runs: Sequence[ReportedRun], run: ReportedRun, found: Findings) -> P
         "positive": "" if positive is None else f"The positive class is {positive}.",
         "data": [(*line, False) for line in data.lines()] if data else None,
         "found": found,
-        "plane": partial(figures.plane, names=names, found=projection) if projection else None,
+        "plane": projection and partial(figures.plane, names=found.names, found=projection),
         "graph": graph,
     }
 
@@ -124,7 +123,8 @@ def _of_one(run: ReportedRun, graph: Graph | None) -> Page:
         split, *others = [name for name in ("test", "val", "train") if name in run.best]
         more = " · ".join(f"{name} {format_metric(run.score(name))}" for name in others)
         keys.append((f"{split} {metric}", format_metric(run.score(split)), more))
-        more = f"by val {metric}, of {len(records)} trained"
+        by = "the last: none has a" if math.isnan(run.score("val")) else "by"
+        more = f"of {len(records)} trained, {by} val {metric}"
         keys.append(("best epoch", str(run.result.best_epoch), more))
     if records:
         last, phases = records[-1], tables.phases_table(run)

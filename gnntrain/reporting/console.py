@@ -153,10 +153,7 @@ class Display:
 
 
 class Console(Display):
-    """Shows a run. Use it as a context manager, so that the terminal is restored in any case.
-
-    On a terminal a run of more than 100 epochs keeps only every second, third … row.
-    """
+    """Shows a run; on a terminal one of over 100 epochs keeps only every second, third … row."""
 
     _loss: float | None = None
 
@@ -218,8 +215,11 @@ class Console(Display):
         # A run that is resumed for fewer epochs than it has had keeps those.
         planned = text.counted(max(summary.epochs, self._info.epochs), "epoch")
         words = f"after {summary.epochs:,} of {planned}"
-        if summary.best_epoch is not None:
-            words += f", the best was epoch {summary.best_epoch}"
+        metric, best, name = summary.metric, summary.best_epoch, text.shown_metric(summary.metric)
+        if best is not None and math.isnan(summary.val.get(metric, math.nan)):
+            words += f"; none has a val {name}: epoch {best} counts as the best"
+        elif best is not None:
+            words += f", the best was epoch {best}"
         if summary.error is not None:
             words += f": {' '.join(summary.error.split())}"
         self.end(summary.status, words)
@@ -228,26 +228,24 @@ class Console(Display):
             rows = ((name, [metrics.get(name) for metrics in splits.values()]) for name in names)
             cells = ([text.shown_metric(name), *map(text.format_metric, row)] for name, row in rows)
             self.table(["", *splits], cells)
-        metric, run = summary.metric, text.shown_path(self._info.run_dir)
+        run = text.shown_path(self._info.run_dir)
         values = (record.metric("val", metric) for record in self._result.records)
         known = [value for value in values if value is not None]
-        time = text.format_seconds(summary.seconds_total)
-        if summary.seconds_per_epoch is not None:
-            time += f"{DOT}{text.format_seconds(summary.seconds_per_epoch)} an epoch"
+        time, each = map(text.format_seconds, (summary.seconds_total, summary.seconds_per_epoch))
         memory = f"{text.format_bytes(summary.peak_rss_bytes)} peak"
         if summary.peak_gpu_bytes:
             memory += f"{DOT}{text.format_bytes(summary.peak_gpu_bytes)} on the GPU"
         constant = ", ".join(summary.extra.get("constant_outputs", ()))
         # The command itself says at its end how to go on with a run that did not complete.
-        has_next = summary.best_epoch is not None and summary.status == "completed"
+        has_next = best is not None and summary.status == "completed"
         self.facts(
             {
                 "estimated": summary.extra.get("estimated", ""),
                 "constant": constant and f"the same outputs for all nodes of {constant}",
-                text.shown_metric(metric): self._curve(known, text.format_metric),
+                name: self._curve(known, text.format_metric),
                 "loss": self._curve(summary.train_loss, text.format_loss),
                 "speed": DOT.join(_speeds(summary)),
-                "time": time,
+                "time": f"{time}{DOT}{each} an epoch",
                 "memory": memory,
                 "run": run,
                 "next": f"gnntrain evaluate {shlex.quote(run)}" if has_next else "",
@@ -264,7 +262,7 @@ class Console(Display):
 
 
 class SweepConsole(Display):
-    """Shows a sweep. Use it as a context manager, so that the terminal is restored in any case."""
+    """Shows a sweep."""
 
     def on_start(
         self, num_trials: int, ended: Sequence[Trial], folder: str, facts: Mapping[str, str]

@@ -6,19 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.config.problems import meant_or
+from gnntrain.config.problems import did_you_mean
 from gnntrain.config.schema import SAMPLER_CLASSES
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import EdgeType, FusedCSC, GraphSchema, NodeType
-from gnntrain.errors import UserError
-from gnntrain.plugins import SAMPLERS, load_plugin
+from gnntrain.errors import GnntrainError, RunError, UserError
+from gnntrain.plugins import SAMPLERS, load_plugin, told
 from gnntrain.sampling.block import Sample
 
 Int64Array = npt.NDArray[np.int64]
@@ -139,6 +139,23 @@ def sampler_class(name: str) -> type[Sampler]:
     return sampler
 
 
+def make_sampler(name: str, edges: FusedCSC, fan_outs: FanOuts, **options: bool | str) -> Sampler:
+    """The sampler of this name, see `sampler_class`, with arguments of `Sampler`; RunError where a
+    package's cannot be made."""
+    kind: Any = sampler_class(name)
+    try:
+        sampler: Sampler = kind(edges, fan_outs, **options)
+    except Exception as error:  # another package's code may raise any
+        if name in SAMPLER_CLASSES or isinstance(error, GnntrainError):
+            raise
+        place = f"{kind.__module__}.{kind.__name__}"
+        raise RunError(
+            f"The sampler {name!r} ({place}) cannot be made: {told(error)}.",
+            f"Its constructor must take the arguments of {Sampler.__module__}.{Sampler.__name__}.",
+        ) from error
+    return sampler
+
+
 def refuse_wrong_sample(
     sampler: Sampler, sample: object, seeds: Seeds, schema: GraphSchema
 ) -> None:
@@ -219,5 +236,5 @@ def _edge_type(name: str, schema: GraphSchema, key: str) -> EdgeType:
     known = [*edge_types, *(edge[1] for edge in schema.edge_types), DEFAULT]
     raise UserError(
         f"{key}: {name} is no edge type of the graph.",
-        meant_or(name, known, f"The edge types are {', '.join(edge_types)}."),
+        did_you_mean(name, known) or f"The edge types are {', '.join(edge_types)}.",
     )

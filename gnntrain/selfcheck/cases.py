@@ -69,7 +69,7 @@ def all_cases() -> dict[Case, dict[str, Example]]:
     for precision, dtype in PRECISIONS.items():
         pinned: dict[str, Example] = {}
         for name, operator in OPERATORS.items():
-            if operator.has("cuda") and dtype in operator.types:
+            if "cuda" in vars(operator) and dtype in operator.types:
                 examples = cases[name, precision] = {}
                 for options in operator.examples(next(awkward_inputs())):
                     examples[options] = partial(_try_operator, name, options, dtype)

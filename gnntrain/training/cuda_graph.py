@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from gnntrain.errors import UserError
-from gnntrain.loading.padded import PaddedBatches, SeedBatch
+from gnntrain.loading.loader import SampledLoader, SeedBatch
 from gnntrain.phases import Phases
 from gnntrain.training.memory import lacking_memory
 from gnntrain.training.totals import EpochTotals
@@ -32,27 +32,25 @@ class CUDAGraphStep:
     copies into the graph's memory (seeds, keys, learning rate) and a replay. All of them train.
 
     Args:
-        batches: The loader's batches of a fixed size; the steps to call this with come from them.
+        loader: Its `seed_batches` are the steps to call this with.
         update: Trains on a batch and adds to the totals; only its work on the device is recorded.
-        device: Where the model computes.
         phases: Takes the time of replays; of other steps `update` takes it.
         record: How to record; by default as a CUDA graph.
     """
 
     def __init__(
         self,
-        batches: PaddedBatches,
+        loader: SampledLoader,
         update: Update,
-        device: torch.device,
         phases: Phases,
         record: Record | None = None,
     ) -> None:
         # Eager steps keep their counters in GPU memory too, so that a later step can be captured.
         warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
-        self.batches = batches
+        self.loader = loader
         self._update = update
         self._optimizer = update.optimizer
-        self._device = device
+        self._device = device = loader.device
         self._phases = phases
         self._record = record or _record_cuda_graph
         self._given: SeedBatch | None = None
@@ -69,11 +67,12 @@ class CUDAGraphStep:
         self._totals.lend(totals)
         totals.num_seeds += step.share.num_counted
         if self._given is not None and len(step.seeds) < len(self._given.seeds):
-            self._update(self.batches.make(step), self._totals)  # the rest of an epoch
+            self._update(self.loader.padded(step), self._totals)  # the rest of an epoch
             return
         if self._given is None or len(step.seeds) > len(self._given.seeds):
             # A resumed run may begin with the smaller last batch of an epoch.
-            self._given, self._num_eager, self._replay = step, 0, None
+            seeds, keys = step.seeds.clone(), step.keys.clone()
+            self._given, self._num_eager, self._replay = SeedBatch(step.share, seeds, keys), 0, None
         self._given.seeds.copy_(step.seeds)
         self._given.keys.copy_(step.keys)
         self._rate.fill_(self._optimizer.param_groups[0]["lr"])
@@ -99,7 +98,7 @@ class CUDAGraphStep:
 
     def _run(self) -> None:
         assert self._given is not None
-        self._update(self.batches.make(self._given), self._totals)
+        self._update(self.loader.padded(self._given), self._totals)
 
     @contextmanager
     def _rate_in_memory(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.run_control import SAVE, Phase
 from gnntrain.errors import Diverged, Interrupted
 from gnntrain.loading.loader import Loader, SampledLoader
-from gnntrain.loading.padded import PaddedBatches
 from gnntrain.models import AnyModel
 from gnntrain.models.embedding import num_parameters
 from gnntrain.phases import Phases, combined
@@ -139,10 +138,8 @@ class Trainer:
         )
         self._recorded: CUDAGraphStep | None = None
         if loader.records_steps:
-            padded = PaddedBatches(cast(SampledLoader, loader))
-            self._recorded = CUDAGraphStep(
-                padded, self.update, context.device, self._phases, record
-            )
+            assert isinstance(loader, SampledLoader)
+            self._recorded = CUDAGraphStep(loader, self.update, self._phases, record)
         runs_ahead = is_gpu(context.device) and context.world_size > 1
         self._signal_steps = _GPU_STEPS if runs_ahead else 1
 
@@ -252,6 +249,7 @@ class Trainer:
             self.loader.set_epoch(self.epoch)
             self.loader.take_reads()  # evaluation's do not count
         totals = self.totals
+        take_step = self._recorded or self.update
         begin = time.perf_counter() - totals.seconds
         for batch in self._batches():
             self.step += 1
@@ -261,12 +259,7 @@ class Trainer:
                 control.commit(self.step, save=self._is_time_to_save())
             totals.lr = self.update.lr
             totals.num_steps += 1
-            if self._recorded is not None:
-                self._recorded(batch, totals)
-            else:
-                with self._phases("transfer"):
-                    batch = batch.to(context.device)  # where the loader has not done so
-                self.update(batch, totals)
+            take_step(batch, totals)
             del batch  # or it would live on while the next is waited for
             self.update.after_step()
             totals.seconds = time.perf_counter() - begin
@@ -307,7 +300,7 @@ class Trainer:
         """The rest of the epoch's batches, at most as many as steps are left."""
         if self.step >= self.num_steps:
             return
-        batches = self.loader if self._recorded is None else self._recorded.batches
+        batches = self.loader if self._recorded is None else self._recorded.loader.seed_batches()
         for batch in self._phases.each("wait", batches):
             yield batch
             del batch  # or it would live on while the next is waited for

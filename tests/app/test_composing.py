@@ -238,6 +238,7 @@ def test_a_file_may_choose_an_experiment_and_change_its_keys(tmp_path: Path) -> 
         ("dataset: corra\ntrainer: {lr: 0.1}\n", "dataset", "did you mean cora?"),
         ("defaults: [base]\n", "defaults", "write `dataset: cora`"),
         ("dataset: cora\ntrainer: {epoch: 1}\n", "trainer.epoch", "trainer.epochs"),
+        ("logger:\n", "logger", None),
         ("trainer: {'a b': 1}\n", "trainer.a b", None),
         ("trainer: {lr=5: 1}\n", "trainer.lr=5", None),
     ],

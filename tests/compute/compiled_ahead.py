@@ -76,7 +76,7 @@ def launched() -> list[str]:
 
 def _call(inputs: Inputs) -> None:
     for operator in OPERATORS.values():
-        if operator.has("cuda") and inputs.dtype in operator.types:
+        if "cuda" in vars(operator) and inputs.dtype in operator.types:
             for example in operator.examples(inputs).values():
                 example.cuda()
 

@@ -13,13 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnntrain.compute import ops
 from gnntrain.compute.operator import called_flat
+from gnntrain.compute.selection import KernelChoice, Kernels, select, selected
 from tests.compute.devices import NEEDS_GPU, NEEDS_INTERPRETER
 
 _GPU_KERNELS = [
     pytest.param("interpreter", marks=NEEDS_INTERPRETER),
     pytest.param("cuda:0", marks=NEEDS_GPU),
 ]
-_KINDS = {"reference": "reference", "cpu": "cpu", "interpreter": "cuda"}
+_KINDS: dict[str, Kernels] = {"reference": "torch", "cpu": "numba", "interpreter": "triton"}
 
 each_registration = pytest.mark.parametrize(
     "device", ["reference", "cpu", *_GPU_KERNELS], indirect=True
@@ -67,10 +68,11 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
 
 @contextmanager
-def registered(kind: str) -> Iterator[None]:
-    """Have the CPU compute by the operators' "reference", "cpu" or "cuda" (interpreted)."""
-    before = ops.register("CPU", kind)
+def registered(kernels: Kernels) -> Iterator[None]:
+    """Have the CPU compute by these kernels: Triton's are interpreted."""
+    before = selected("cpu")
+    select(KernelChoice(kernels), "cpu")
     try:
         yield
     finally:
-        ops.register("CPU", *before)
+        select(before, "cpu")

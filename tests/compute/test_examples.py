@@ -94,7 +94,7 @@ def expected(
     name: str, options: str, dtype: torch.dtype
 ) -> list[tuple[Operator, list[Tensor], list[Tensor]]]:
     """Examples with what the reference makes of them, in their type and in float64."""
-    with registered("reference"):
+    with registered("torch"):
         return [
             (one, tensors(one.reference()), tensors(one.map(in_float64).reference()))
             for one in examples(name, options, dtype)

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from gnntrain import devices
 from gnntrain.config import (
     Config,
     DistributedConfig,
     TrainerConfig,
     checks,
     from_dict,
-    machine_problems,
     training_device,
 )
+from gnntrain.config.checks import machine_problems
 from tests.config.problems import problems_of
 
 TYPED = {"default": [10, 5], "author/writes/paper": [20, 5]}
@@ -175,16 +176,17 @@ def test_what_this_machine_lacks_is_told(
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr(checks, "find_spec", lambda name: name if name in packages else None)
+    monkeypatch.setattr(devices, "gpus_here", lambda: gpus)
     section, _, name = key.partition(".")
     config = from_dict({section: {name: value} if name else value})
-    problems = machine_problems(config, lambda: gpus)
+    problems = machine_problems(config)
     assert (key in {problem.key for problem in problems}) == is_refused
 
 
 def test_tritons_interpreter_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
-    assert machine_problems(from_dict({"compute": {"kernels": "triton"}}), dict) == []
+    assert machine_problems(from_dict({"compute": {"kernels": "triton"}})) == []
 
 
 @pytest.mark.parametrize(("cores", "gibibytes", "most"), [(2, 24, 8), (64, 512, 256), (64, 16, 64)])
@@ -195,7 +197,7 @@ def test_more_ranks_than_the_machine_can_bear_are_refused(
     monkeypatch.setattr(checks, "total_memory", lambda: gibibytes << 30)
     for ranks in (most, most + 1):
         keys = DistributedConfig(num_processes=ranks)
-        found = machine_problems(Config(distributed=keys, trainer=TrainerConfig(gpus=0)), dict)
+        found = machine_problems(Config(distributed=keys, trainer=TrainerConfig(gpus=0)))
         assert [f"at most {most} ranks" in one.expected for one in found] == [True] * (ranks > most)
 
 

@@ -361,21 +361,14 @@ def test_auto_always_finds_a_place_within_the_room(
     sizes: Sizes, memory: Memory, ratio: float | None
 ) -> None:
     placed = place(sizes, memory, features=FeaturesConfig(cache_ratio=ratio))
-    on_gpu, pinned = _bytes(sizes, memory, placed)
+    # What the graph's large parts take of every GPU, and of pinned memory.
+    share = -(-sizes.features // len(memory.gpus))
+    rows = {"resident": sizes.features, "sharded": share}.get(placed.features, 0)
+    on_gpu = rows + placed.num_cached * sizes.row + sizes.topology * (placed.topology == "resident")
+    pinned = sizes.topology * (placed.topology == "pinned") + sizes.features * placed.pins_rows
     assert on_gpu <= max(0, min(memory.gpus) // 2 - sizes.small)
     assert pinned <= memory.host // 2
     assert all(placed.why)
-
-
-def _bytes(sizes: Sizes, memory: Memory, placed: Placement) -> tuple[int, int]:
-    """What the graph's large parts take of every GPU and of pinned memory."""
-    share = -(-sizes.features // len(memory.gpus))
-    rows = {"resident": sizes.features, "sharded": share}.get(placed.features, 0)
-    on_gpu = sizes.topology * (placed.topology == "resident") + rows
-    on_gpu += placed.num_cached * sizes.row
-    return on_gpu, sizes.topology * (
-        placed.topology == "pinned"
-    ) + sizes.features * placed.pins_rows
 
 
 GPUS = ["07", "0f", "47", "4e"]

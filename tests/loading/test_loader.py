@@ -28,7 +28,6 @@ from gnntrain.loading import build
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.graph import node_seeds
 from gnntrain.loading.loader import SampledLoader, SeedPlan
-from gnntrain.loading.padded import PaddedBatches
 from gnntrain.loading.placement import Memory
 from gnntrain.loading.transfer import BatchStream, send_all
 from gnntrain.sampling.base import SampleKey, Seeds
@@ -481,9 +480,9 @@ def test_an_epoch_is_the_hosts_however_batches_are_made_ahead(
 
 def test_steps_that_are_made_later_have_one_shape_for_each_number_of_seeds(store: Graph) -> None:
     ours, theirs = loaders(store, "cpu", fan_outs=(3, 2))
-    shapes, padded = set(), PaddedBatches(ours)
-    for step, expected in zip(padded, theirs, strict=True):
-        batch = padded.make(step)
+    shapes = set()
+    for step, expected in zip(ours.seed_batches(), theirs, strict=True):
+        batch = ours.padded(step)
         assert batch.is_padded
         assert batch.num_counted == expected.num_counted
         assert batch.global_batch_size == expected.global_batch_size
@@ -518,7 +517,6 @@ def test_no_batch_is_overwritten_while_it_is_in_use(store: Graph, device: str) -
 
 def test_a_gpu_sampler_reads_placed_arrays_and_the_place_is_told(store: Graph) -> None:
     made = builder(store, **TRITON)
-    assert made.why_placed == ()
     loader = made.training_loader()
     assert isinstance(loader, SampledLoader)
     assert made.samples_on_gpu

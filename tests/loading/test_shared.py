@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
@@ -28,12 +27,6 @@ from tests.examples import examples
 from tests.loading import graphs
 from tests.sampling.parts import InProcess
 from tests.simulated_device import present, watched
-
-
-def as_stored(rows: torch.Tensor) -> npt.NDArray[Any]:
-    """Rows in a store's form; see `gnntrain.data.graph.Nodes`."""
-    bits = rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows
-    return bits.numpy()
 
 
 class Sharded:
@@ -54,12 +47,13 @@ class Sharded:
         if owner is not None:
             ends = [starts[owner], *sorted(cuts), starts[owner + 1]]
             parts[owner] = [matrix[a:b].clone() for a, b in pairwise(ends)]
-        answers = [answers_of([as_stored(part) for part in own]) for own in parts]
+        bits = torch.uint16 if matrix.dtype == torch.bfloat16 else matrix.dtype  # as in a store
+        answers = [answers_of([part.view(bits).numpy() for part in own]) for own in parts]
         self.calls = InProcess({ROWS: [*answers]})
         own, first = ([], 0) if owner is None else (parts[owner], starts[owner])
         context, nodes = DistributedContext(device=device), np.array(cached, np.int64)
         self.source = ShardedFeatures(own, first, matrix, owners, self.calls, context)
-        self.source.cache_by_table(nodes)
+        self.source.cache(nodes)
         self.calls.asked.clear()
         self.calls.num_calls = 0
 

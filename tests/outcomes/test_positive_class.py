@@ -70,7 +70,9 @@ def test_the_metrics_are_those_of_the_class_that_the_key_names(
     assert main(["report", "run"]) == 0
     assert "The positive class is fraud." in Path("run/report.html").read_text()
     assert main(["export", "run", "--out", "made"]) == 0
-    assert "of the class fraud." in Path("made/README.md").read_text()
+    card = Path("made/README.md").read_text()
+    assert "Predicts fraud or ok for each node" in card
+    assert "of the class fraud." in card
     # The epochs so far are those of another class.
     assert main(["resume", "run", "trainer.epochs=4", "task.positive_class=ok"]) == 2
 

@@ -20,9 +20,11 @@ import torch
 
 from gnntrain import run as run_module
 from gnntrain.app import compose_config, recompose_config
+from gnntrain.cli import main
 from gnntrain.config import ConfigError
 from gnntrain.distributed.launch import LaunchPlan, launch
-from gnntrain.errors import Diverged, RunError, UserError
+from gnntrain.distributed.signals import prepare_forced_exit
+from gnntrain.errors import Diverged, Interrupted, RunError, UserError
 from gnntrain.failures import keep_traceback
 from gnntrain.job import Job
 from gnntrain.reporting.rundir import RunDirectory, held, is_running
@@ -509,6 +511,17 @@ def test_ranks_that_were_broken_off_tell_what_was_reached_and_go_on_bit_for_bit(
     go_on(run)
     begin(tmp_path / "whole", cache, *keys)
     assert_same_run(run, tmp_path / "whole")
+
+
+def test_a_run_that_is_ended_by_force_tells_how_to_go_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = Interrupted(signal.SIGINT)  # after which the process would be gone
+    monkeypatch.setattr(run_module, "launch", lambda *_, **__: prepare_forced_exit(error))
+    run = copied(whole, tmp_path)
+    main(["resume", str(run), "trainer.epochs=7"])
+    assert f"gnntrain resume {run}" in capsys.readouterr().err
+    assert (RunDirectory(run).summary() or {})["status"] == "interrupted"
 
 
 def test_what_would_only_happen_again_is_not_tried_again(

@@ -74,6 +74,8 @@ def test_a_page_of_a_run_has_these_parts(make: Any) -> None:
     assert {("p", "No graph."), ("span", "completed")} <= {*page.texts}
     typed = [attributes for tag, attributes in page.elements if attributes.get("class") == "typed"]
     assert len(typed) == 1
+    best = make(float("nan"), name="unjudged")["keys"][1]
+    assert best == ("best epoch", "1", "of 1 trained, the last: none has a val accuracy")
 
 
 def test_embeddings_need_no_label_on_val_and_test(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_page_has_predictions_and_errors_and_no_classes(trained: Path) -> None:
     page = write_report([trained])
     text = text_of(page)
-    for words in ("Predicted and true height", "Errors of slope", "Scores by target", "RMSE"):
+    kinds = ("Predicted and true height", "Errors of slope", "Scores by target", "RMSE")
+    for words in (*kinds, "nodes that have height. Distances", "3 of 240 nodes have none"):
         assert words in text
     assert re.search(r"targets\s+2", text)
     for word in ("Confusion", "ROC curve", "Scores by class"):
@@ -60,7 +61,7 @@ def judged(path: Path, labels: AnyArray, **changes: Any) -> Findings:
     data = random_graph(task="continuous", num_classes=labels.shape[1], labels=labels, **changes)
     graph = stored(path, data)
     outputs = torch.zeros(labels.shape)
-    return judge(graph, NodeRegression(graph), outputs, None)
+    return judge(graph, NodeRegression(graph), outputs, np.eye(len(labels)))
 
 
 def test_the_worst_nodes_come_first_in_the_users_words(tmp_path: Path) -> None:
@@ -68,7 +69,10 @@ def test_the_worst_nodes_come_first_in_the_users_words(tmp_path: Path) -> None:
     ids = np.array([f"n{i}".encode() for i in range(60)])
     splits = {"train": np.arange(30), "val": np.arange(30, 45), "test": np.arange(45, 60)}
     labels[50] = 99
-    ((_, points),) = judged(tmp_path / "s", labels, node_ids=ids, splits=splits).targets
+    found = judged(tmp_path / "s", labels, node_ids=ids, splits=splits)
+    ((_, points),) = found.targets
+    assert found.projection is not None
+    assert found.projection.texts[0] == "node n0 (train)"
     rows = worst_table(points["test"]).rows
     assert rows[0][0] == "n50"
     errors = [abs(float(row[3])) for row in rows]
@@ -80,16 +84,16 @@ def test_missing_targets_are_left_out_and_a_target_that_no_node_has_too(tmp_path
     labels = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
     labels[:, 1] = np.nan
     labels[5:10, 1] = 1
-    splits = {"train": np.arange(30), "val": np.arange(30, 45), "test": np.arange(45, 60)}
-    ((name, points),) = judged(tmp_path / "s", labels, splits=splits).targets
-    assert name == "value_0"
-    assert {split: len(frame) for split, frame in points.items()} == {"val": 15, "test": 15}
-
-
-def test_a_split_without_a_node_is_told(tmp_path: Path) -> None:
-    labels = np.random.default_rng(0).normal(size=(60, 1)).astype(np.float32)
     splits = {"train": np.arange(30), "val": np.arange(30, 60), "test": np.arange(0)}
-    assert "No node of the test split has a label." in judged(tmp_path, labels, splits=splits).notes
+    found = judged(tmp_path / "s", labels, splits=splits)
+    ((name, points),) = found.targets
+    assert name == "value_0"
+    assert {split: len(frame) for split, frame in points.items()} == {"val": 30}
+    assert "No node of the test split has a label." in found.notes
+    everyone = {"train": np.arange(60), "val": np.arange(0), "test": np.arange(0)}
+    found = judged(tmp_path / "unscored", labels, splits=everyone)
+    assert found.projection is not None
+    figures.plane(Panel(Canvas().subplots()), found.names, found.projection)
 
 
 def test_a_histogram_has_every_node_once() -> None:

@@ -113,8 +113,9 @@ def test_numbers_that_are_not_finite_are_shown() -> None:
         for epoch in (1, 2):
             undefined = {"val": {"accuracy": nan}}
             console.on_epoch(record(epoch, train_loss=nan, edges_per_s=nan, metrics=undefined))
-        console.on_finish(summary(train_loss=[nan, float("inf")]))
+        console.on_finish(summary(train_loss=[nan, float("inf")], val={"accuracy": nan}))
     assert "nan" in file.getvalue()
+    assert "none has a val accuracy: epoch 2 counts as the best" in file.getvalue()
     assert not re.search("^  accuracy .*→", "\n".join(final_lines(file.getvalue())), re.MULTILINE)
 
 

@@ -43,11 +43,6 @@ def test_numbers_are_texts_that_fit_a_column(
     assert [*map(format_, texts)] == [*texts.values()]
 
 
-def test_a_deviation_has_the_form_of_its_mean() -> None:
-    assert format_metric(0.0004, 0.81) == "0.0004"
-    assert format_metric(3.14159, 5000) == "3.1"
-
-
 def test_a_sparkline_goes_from_the_lowest_to_the_highest() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([7, 0], 8) == "█▁"

@@ -20,8 +20,8 @@ def test_a_spread_is_over_the_values_that_are_numbers() -> None:
     assert spread == Spread(statistics.fmean([0.25, 0.5, 1]), statistics.stdev([0.25, 0.5, 1]))
     assert Spread.of([0.5]) == Spread(0.5, None)
     assert Spread.of([math.nan]) == Spread(None, None)
-    assert [str(one) for one in (Spread.of([]), Spread.of([0.5]), Spread(0.5, 0.25))] == [
-        *("-", "0.5000", "0.5000 ± 0.2500")
+    assert [str(one) for one in (Spread.of([]), Spread.of([0.5]), Spread(5000, 3.14159))] == [
+        *("-", "0.5000", "5000.0 ± 3.1")
     ]
 
 

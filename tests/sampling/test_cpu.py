@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from gnntrain import plugins
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import FusedCSC, GraphSchema
-from gnntrain.errors import UserError
-from gnntrain.sampling.base import SampleKey, resolved_fan_outs, sampler_class
+from gnntrain.errors import RunError, UserError
+from gnntrain.sampling.base import SampleKey, make_sampler, resolved_fan_outs, sampler_class
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import MAX_BATCH_NODES, CPUSampler
 from gnntrain.sampling.kernels import CHUNK_EDGES
@@ -180,6 +180,11 @@ def test_the_view_of_pyg_has_each_node_and_its_edges_once_in_the_hop_that_found_
 # A sampler is one class behind a name; its fan-outs are by edge type
 
 
+class OfOneArgument(CPUSampler):
+    def __init__(self, edges: FusedCSC) -> None:
+        super().__init__(edges, {})
+
+
 def test_a_packages_object_replaces_no_sampler_of_ours_and_must_be_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -188,6 +193,10 @@ def test_a_packages_object_replaces_no_sampler_of_ours_and_must_be_one(
     assert sampler_class("numba") is CPUSampler
     with pytest.raises(UserError, match="no subclass of Sampler"):
         sampler_class("odd")
+    anything: Any = None
+    offered = EntryPoint("own", f"{__name__}:OfOneArgument", plugins.SAMPLERS)
+    with pytest.raises(RunError, match=r"'own' \(tests.*\.OfOneArgument\) .*TypeError"):
+        make_sampler("own", anything, {}, replace=True)
 
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")

@@ -118,7 +118,7 @@ def full_forward(graph: Graph, model: GNN | HeteroGNN) -> torch.Tensor:
         if model.is_hetero:
             return model(rows, {}, (full_hetero_block(graph),) * model.num_layers)  # type: ignore[no-any-return]
         edges = GraphTensors.of(graph, model.needs).only_edges
-        block = replace(edges.in_edges(0, graph.num_nodes), norm=edges.norm)
+        block = replace(edges.in_edges(0, graph.num_nodes, (0, graph.num_edges)), norm=edges.norm)
         return model(*rows.values(), [block] * model.num_layers)  # type: ignore[no-any-return]
 
 

@@ -27,6 +27,7 @@ from gnntrain.models import AnyModel
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.cpu import CPUSampler
+from gnntrain.startup import collection_paused, resume_collection
 from gnntrain.tasks import Task
 from gnntrain.training.evaluation import Evaluator
 from gnntrain.training.records import Listener, StepProgress
@@ -191,6 +192,7 @@ def _pass(evaluator: Evaluator, model: AnyModel, store: StoredGraph) -> int:
 
 
 def _ready(turns: Turns, note: str) -> None:
+    resume_collection()  # as a rank does when all is built
     versions = {
         "gnntrain": gnntrain.__version__,
         "torch": torch.__version__,
@@ -207,4 +209,5 @@ def _run(turns: Turns) -> None:
 
 
 if __name__ == "__main__":
-    compete(_run)
+    with collection_paused():
+        compete(_run)
