@@ -148,7 +148,8 @@ def judge(
         return found
     members = {name: nodes[np.isin(nodes, graph.split(name))].tolist() for name in SPLITS}
     split_of = {node: name for name, several in members.items() for node in several}
-    texts = [f"node {node} ({split_of[node]})" for node in nodes.tolist()]
+    named = zip(graph.names(nodes), nodes.tolist(), strict=True)
+    texts = [f"node {name} ({split_of[node]})" for name, node in named]
     source = "outputs" if hidden is None else "input of the last layer"
     chosen, number = None if predicted is None else predicted[shown], int(is_labelled.sum())
     found.projection = Projection(places, texts, source, number, labels[shown], chosen)
@@ -163,9 +164,8 @@ def _targets(graph: Graph, task: Task, outputs: Tensor) -> list[tuple[str, dict[
         points = {}
         for split in SCORED_SPLITS:
             nodes = graph.split(split)
-            ids = nodes if graph.node_ids is None else graph.node_ids[nodes]
             columns = {
-                "node": [node.decode() if isinstance(node, bytes) else str(node) for node in ids],
+                "node": graph.names(nodes),
                 "true": graph.labels[nodes, i].astype(np.float64),
                 "predicted": values[nodes, i].astype(np.float64),
             }

@@ -29,7 +29,6 @@ PHASES = {
     "sample": ("sample", "#2a9d8f"),
     "gather": ("gather", "#8ab17d"),
     "wait": ("wait for a batch", "#e9c46a"),
-    "transfer": ("copy to the device", "#b5838d"),
     "forward": ("forward", "#3a86ff"),
     "backward": ("backward", "#7b5ea7"),
     "all_reduce": ("all-reduce", "#e63946"),

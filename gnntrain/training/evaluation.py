@@ -263,7 +263,7 @@ class SampledEvaluator(Evaluator):
             if self._context.control.stop_requested:
                 break
             if batch.num_counted:
-                outputs = module(batch.to(self._context.device)).float().cpu()
+                outputs = module(batch).float().cpu()
                 targets = batch.y.cpu()
                 found.append(SplitSlice(torch.arange(len(outputs)), outputs, targets))
         self._context.meet()

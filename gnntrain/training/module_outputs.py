@@ -169,7 +169,7 @@ class ModuleEvaluator(Evaluator):
         elif rows is not None:
             sources[self._graph.target] = InPlaceFeatures(LazyFeatures(rows), device)
         for batch in self._loaders.loader(plan, (-1,) * hops, sources or None):
-            yield compute(batch.to(device)).float().cpu()
+            yield compute(batch).float().cpu()
 
     def _layers(self, model: PlainModel) -> Sequence[Layer]:
         """The layers that a module offers, if they can be computed one by one here."""

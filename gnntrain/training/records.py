@@ -62,9 +62,9 @@ class EpochRecord:
             machines, share of the rows of other machines that were read from a machine's cache.
             ``None`` without a cache.
         time: Seconds of rank 0 by phase: ``sample``, ``gather`` (making the batch), ``wait`` (for
-            the next batch), ``transfer`` (to the device), ``forward``, ``backward``, ``all_reduce``
-            (the time that backward waits for other ranks), ``optimizer``, ``replay`` (whole steps,
-            as a CUDA graph), ``evaluation``; a phase ``background/…`` runs beside the others,
+            the next batch), ``forward``, ``backward``, ``all_reduce`` (the time that backward waits
+            for other ranks), ``optimizer``, ``replay`` (whole steps, as a CUDA graph),
+            ``evaluation``; a phase ``background/…`` runs beside the others,
             ``background/server_…`` on the busiest server. On a GPU its own time, but for what the
             host computes.
         constant: The splits whose nodes all have the same outputs.

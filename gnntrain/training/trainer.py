@@ -249,6 +249,7 @@ class Trainer:
             self.loader.set_epoch(self.epoch)
             self.loader.take_reads()  # evaluation's do not count
         totals = self.totals
+        take_step = self._recorded or self.update
         begin = time.perf_counter() - totals.seconds
         for batch in self._batches():
             self.step += 1
@@ -258,12 +259,7 @@ class Trainer:
                 control.commit(self.step, save=self._is_time_to_save())
             totals.lr = self.update.lr
             totals.num_steps += 1
-            if self._recorded is not None:
-                self._recorded(batch, totals)
-            else:
-                with self._phases("transfer"):
-                    batch = batch.to(context.device)  # where the loader has not done so
-                self.update(batch, totals)
+            take_step(batch, totals)
             del batch  # or it would live on while the next is waited for
             self.update.after_step()
             totals.seconds = time.perf_counter() - begin

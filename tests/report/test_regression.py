@@ -69,7 +69,10 @@ def test_the_worst_nodes_come_first_in_the_users_words(tmp_path: Path) -> None:
     ids = np.array([f"n{i}".encode() for i in range(60)])
     splits = {"train": np.arange(30), "val": np.arange(30, 45), "test": np.arange(45, 60)}
     labels[50] = 99
-    ((_, points),) = judged(tmp_path / "s", labels, node_ids=ids, splits=splits).targets
+    found = judged(tmp_path / "s", labels, node_ids=ids, splits=splits)
+    ((_, points),) = found.targets
+    assert found.projection is not None
+    assert found.projection.texts[0] == "node n0 (train)"
     rows = worst_table(points["test"]).rows
     assert rows[0][0] == "n50"
     errors = [abs(float(row[3])) for row in rows]
