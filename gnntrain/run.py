@@ -110,7 +110,7 @@ def train(
         source, first = config.trainer.init_from, saved.trainer.init_from
         if source and first and Path(source).name in (rundir.LATEST, Path(first).name):
             config = config.changed(trainer={"init_from": first})
-        if changed := checks.changed_meaning(saved, config):
+        if changed := [*checks.changed_meaning(saved, config)]:
             raise ConfigError(changed)
         summary = begun.summary() or {}
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
@@ -163,7 +163,7 @@ def resume(
                 dataset = run_store.object_dataset(dataset)
             keys = saved.run if keys.dir is None and keys.name is None else keys
             config = config.model_copy(update={"dataset": dataset, "run": keys})
-            if changed := checks.changed_meaning(saved, config):
+            if changed := [*checks.changed_meaning(saved, config)]:
                 raise ConfigError(changed)
         return _run(config, run, overrides, listener or progress, rendezvous)
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnntrain.config import Config, DatasetConfig, FilesConfig, SyntheticConfig
-from gnntrain.config.problems import meant_or, shown
+from gnntrain.config.problems import did_you_mean, shown
 from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
 from gnntrain.data.datasets import builder_for, object_builder
@@ -118,7 +118,7 @@ def refuse_other_types(
             raise UserError(
                 f"{subject} was trained with the {kind} type {name}, which the graph "
                 f"{graph.dataset} lacks.",
-                meant_or(name, here, f"It has the {kind} types {', '.join(here)}."),
+                did_you_mean(name, here) or f"It has the {kind} types {', '.join(here)}.",
             )
         for name in (name for name in here if exactly and name not in there):
             raise UserError(

@@ -122,9 +122,9 @@ def ls(arguments: Namespace) -> int:
     """
     kind, folder = [*arguments.words, None, None][:2]
     if kind is not None and kind not in _KINDS:
-        from gnntrain.config.problems import meant_or
+        from gnntrain.config.problems import did_you_mean
 
-        hint = meant_or(kind, _KINDS, f"There are {', '.join(_KINDS)}.")
+        hint = did_you_mean(kind, _KINDS) or f"There are {', '.join(_KINDS)}."
         raise UserError(f"{kind!r} cannot be listed", hint)
     if folder is not None and kind == "models":
         raise UserError("models lie in no folder", "As in `gnntrain ls runs FOLDER`.")

@@ -153,9 +153,8 @@ def from_dict(
     unsure = tuple(f"{key}." for key in config.named if {key, "experiment"} & known)
     wrong = [one for one in wrong if one.expected != UNKNOWN or not one.key.startswith(unsure)]
     problems = [*found, *(one for one in wrong if one.key not in known)]
-    checks = [contradictions(config)]
-    if begun is not None:
-        checks.insert(0, iter(changed_meaning(begun, config)))
+    checks = [] if begun is None else [changed_meaning(begun, config)]
+    checks.append(contradictions(config))
     if not saved:
         checks.append(missing_files(config))
     if for_here:
@@ -170,11 +169,10 @@ def from_dict(
     return config
 
 
-def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
+def changed_meaning(begun: Config, asked: Config) -> Iterator[Problem]:
     """The keys that would make another run of it, each with the value it was begun with; `asked`
     is the configuration it is to go on with."""
     before, after = begun.to_dict(), asked.to_dict()
-    problems = []
     for section in (one for one in after if one not in _FREE_SECTIONS):
         old, new = before[section], after[section]
         is_other_kind = old.get("name") != new.get("name")  # its name alone is told
@@ -184,8 +182,7 @@ def changed_meaning(begun: Config, asked: Config) -> list[Problem]:
             if values[0] != values[1] and path not in _FREE_KEYS and not is_same:
                 expects = f"{shown(values[0])}, with which the run was begun"
                 hint = "leave it out, or train a new run with it"
-                problems.append(Problem(path, shown(values[1]), expects, hint))
-    return problems
+                yield Problem(path, shown(values[1]), expects, hint)
 
 
 def refuse_other_arguments(config: object, overrides: object = ()) -> None:
@@ -245,7 +242,7 @@ def contradictions(config: Config, *, plugins: bool = False) -> Iterator[Problem
         if divisor is not None and width % divisor:
             expects = f"a divisor of model.hidden_channels={width}"
             yield Problem(f"model.{name}", str(divisor), expects, beside=("model.hidden_channels",))
-    yield from _clashes(_CLASHES, _values(config, facts), facts)
+    yield from _clashes(_CLASHES, config, facts)
 
 
 def _values(config: Config, facts: Mapping[str, object]) -> dict[str, str]:
@@ -254,9 +251,8 @@ def _values(config: Config, facts: Mapping[str, object]) -> dict[str, str]:
     return {key: shown(value) for key, value in {**keys, **facts}.items()}
 
 
-def _clashes(
-    rules: Rules, values: Mapping[str, str], facts: Mapping[str, object]
-) -> Iterator[Problem]:
+def _clashes(rules: Rules, config: Config, facts: Mapping[str, object]) -> Iterator[Problem]:
+    values = _values(config, facts)
     for (key, wrong, instead), others in rules.items():
         for other, beside in others.items() if _is_one_of(values.get(key), wrong) else ():
             if _is_one_of(values.get(other), beside):
@@ -315,7 +311,6 @@ def machine_problems(config: Config) -> list[Problem]:
 
         found = gpus_here()
     kind, num_gpus = training_device(trainer, found)
-    is_absent = trainer.device not in ("auto", "cpu", *found)
     there, ranks = found.get(kind, 0), config.distributed.num_processes
     # On the CPU Triton's interpreter computes its kernels, as in tests.
     interprets = kind == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
@@ -327,7 +322,7 @@ def machine_problems(config: Config) -> list[Problem]:
         "pylibwholegraph here": kind == "cuda" and find_spec("pylibwholegraph") is not None,
     }
     problems: list[Problem] = []
-    if is_absent:
+    if trainer.device not in ("auto", "cpu", *found):
         expects = f"one of auto, {', '.join(['cpu', *found])}: torch sees no such GPU here"
         problems.append(Problem("trainer.device", trainer.device, expects, "see `gnntrain doctor`"))
     elif num_gpus > there:
@@ -339,7 +334,7 @@ def machine_problems(config: Config) -> list[Problem]:
     if ranks > most:
         expects = f"at most {most} ranks on this machine, for its cores and memory"
         problems.append(Problem("distributed.num_processes", str(ranks), expects))
-    problems += _clashes(_HERE, _values(config, facts), facts)
+    problems += _clashes(_HERE, config, facts)
     chosen = config.logger.chosen()
     for name in ("tensorboard", "wandb", "mlflow"):
         if name in chosen and find_spec(name) is None:

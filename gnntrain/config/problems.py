@@ -87,9 +87,3 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
     """A hint at the nearest choice; None where none is alike."""
     found = nearest(name, choices)
     return None if found is None else f"did you mean {found}?"
-
-
-def meant_or(name: str, choices: Iterable[str], otherwise: str) -> str:
-    """A sentence: the nearest choice, or `otherwise` where none is alike."""
-    found = nearest(name, choices)
-    return otherwise if found is None else f"Did you mean {found}?"

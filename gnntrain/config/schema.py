@@ -61,8 +61,7 @@ class DatasetConfig(Section):
     def for_target(self, target: str | None, *, quantities: bool = False) -> Self:
         """A copy whose `target` and `quantities` these are."""
         chosen = self.model_copy()
-        chosen._target = target
-        chosen._quantities = quantities
+        chosen._target, chosen._quantities = target, quantities
         return chosen
 
     @classmethod

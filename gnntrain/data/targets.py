@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gnntrain.config import Config, PluginConfig
 from gnntrain.config.models import model_names, model_section
-from gnntrain.config.problems import meant_or
+from gnntrain.config.problems import did_you_mean
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 
@@ -62,7 +62,7 @@ def refuse_other_types(config: Config, graph: Graph) -> None:
     if target is not None and target not in graph.nodes:
         raise UserError(
             f"task.target={target}: {graph.dataset} has the node types {', '.join(graph.nodes)}.",
-            meant_or(target, graph.nodes, "Choose one of them."),
+            did_you_mean(target, graph.nodes) or "Choose one of them.",
         )
     if target not in (None, graph.target):
         raise UserError(

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
 from gnntrain.atomic_io import atomic_write
-from gnntrain.config.problems import meant_or
+from gnntrain.config.problems import did_you_mean
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import GnntrainError, RunError, UserError
 from gnntrain.paths import expanded, is_file, is_folder
@@ -283,7 +283,7 @@ def known_runs(run: str | Path, root: Path = RUNS) -> str:
     if not names:
         return "Train one with `gnntrain`, or give the path of a run directory."
     newest = f"The newest run under {root} is {names[0]}. `gnntrain ls runs` lists all."
-    return meant_or(Path(run).name, names, newest)
+    return did_you_mean(Path(run).name, names) or newest
 
 
 def is_run(folder: Path) -> bool:

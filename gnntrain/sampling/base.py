@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnntrain.config.problems import meant_or
+from gnntrain.config.problems import did_you_mean
 from gnntrain.config.schema import SAMPLER_CLASSES
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import EdgeType, FusedCSC, GraphSchema, NodeType
@@ -236,5 +236,5 @@ def _edge_type(name: str, schema: GraphSchema, key: str) -> EdgeType:
     known = [*edge_types, *(edge[1] for edge in schema.edge_types), DEFAULT]
     raise UserError(
         f"{key}: {name} is no edge type of the graph.",
-        meant_or(name, known, f"The edge types are {', '.join(edge_types)}."),
+        did_you_mean(name, known) or f"The edge types are {', '.join(edge_types)}.",
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnntrain.config.problems import meant_or
+from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Graph
 from gnntrain.data.ogb import ogb_nodeproppred
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -295,7 +295,8 @@ def positive_class(labels: Labels, name: str | None) -> int | None:
         return folded.index(name.casefold())
     raise UserError(
         f"task.positive_class={name}: the two classes are {names[0]} and {names[1]}.",
-        meant_or(name, names, f"Set it to {names[0]} or {names[1]}, in a YAML file in quotes."),
+        did_you_mean(name, names)
+        or f"Set it to {names[0]} or {names[1]}, in a YAML file in quotes.",
     )
 
 

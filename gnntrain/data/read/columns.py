@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from gnntrain.config import FilesConfig
 from gnntrain.config.graph_spec import NO_ID, ColumnSpec, NodeSpec
-from gnntrain.config.problems import Problem, did_you_mean, nearest
+from gnntrain.config.problems import Problem, did_you_mean
 from gnntrain.data.array_files import (
     Arrays,
     ArrayTable,
@@ -159,10 +159,9 @@ def place_of(table: Table, key: str, wanted: str) -> int:
     found = named_column(table, wanted)
     if found:
         return found[0]
-    near = nearest(wanted, table.names)
     raise UserError(
         f"{key}={wanted}: {table.path} has no such column; it has {first_names(table.names)}.",
-        f"Did you mean {near}?" if near else "Give a column's name, or its number from 0.",
+        did_you_mean(wanted, table.names) or "Give a column's name, or its number from 0.",
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnntrain.config.graph_spec import GraphSpec, NodeSpec
-from gnntrain.config.problems import Problem, meant_or, shown
+from gnntrain.config.problems import Problem, did_you_mean, shown
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
 from gnntrain.data.graph import NODE, SPLITS, EdgeData, EdgeType, GraphData, NodeData, NodeType
 from gnntrain.data.names import COLUMN_NAMES, is_pandas_index
@@ -434,5 +434,5 @@ class _Reader:
 def _unknown_type(key: str, name: NodeType, known: Mapping[NodeType, object]) -> UserError:
     return UserError(
         f"{key}={name}: there is no such node type; there are {', '.join(known)}.",
-        meant_or(name, known, "Name one of them."),
+        did_you_mean(name, known) or "Name one of them.",
     )
