@@ -1,4 +1,4 @@
-"""The house's one rule of direction: imports go downward only."""
+"""The house's one rule of direction: imports go downward only. And what loads runs no code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ def imports(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"relative import of {node.module}"
             yield str(node.module)
 
 
@@ -88,9 +87,11 @@ def test_imports_go_downward_only() -> None:
                 assert room in EDGE_ONLY[parts[0]], f"{path} imports {name}"
 
 
-def test_the_core_never_prints() -> None:
+def test_files_are_loaded_without_code() -> None:
     for path, tree in trees():
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        names = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
-        prints = names & {"print", "eval", "exec"}
-        assert not prints or room_of(path) in ("reporting", "cli", "commands"), path
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name, given = ast.unparse(call.func), [ast.unparse(key) for key in call.keywords]
+            if name.endswith(("np.load", "read_array")):
+                assert "allow_pickle=False" in given, path
+            elif name == "torch.load":
+                assert "weights_only=True" in given, path

@@ -13,8 +13,7 @@ import pytest
 
 from gnntrain.commands import COMMANDS
 from gnntrain.commands.completion import candidates
-from tests.outcomes.test_cli import HEAVY
-from tests.processes import environment, python
+from tests.processes import environment
 
 Shell = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -63,17 +62,6 @@ def test_the_users_own_files_are_completed_too(tmp_path: Path) -> None:
     (tmp_path / "model" / "mine.yaml").write_text("# Wide.\n\nname: sage\n")
     assert candidates(f"gnntrain --config-dir {tmp_path} model=mi") == ["model=mine"]
     assert candidates(f"gnntrain --config-dir={tmp_path} model=mi") == ["model=mine"]
-
-
-def test_an_answer_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from gnntrain.cli import main\n"
-        "main(['completion', 'bash', '--line', 'gnntrain trainer.'])\n"
-        f"print(sorted(set(sys.modules) & {HEAVY!r}), file=sys.stderr)"
-    )
-    done = python("-c", code)
-    assert "trainer.lr=" in done.stdout
-    assert done.stderr.strip() == "[]"
 
 
 @pytest.fixture

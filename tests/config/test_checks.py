@@ -74,6 +74,8 @@ PYG, TRITON = ({"sampler": {"backend": name}} for name in ("pyg", "triton"))
         ({}, "task.loss", "huber"),
         ({}, "sweep.trials", 50),
         (REGRESSION, "trainer.class_weights", "balanced"),
+        (REGRESSION, "trainer.label_smoothing", 0.1),
+        ({"dataset": {"name": "files", "data": "x"}}, "dataset.task", "regression"),
         ({"dataset": {"name": "cora"}}, "task.type", "node_regression"),
         (PYG, "sampler.threads", 2),
         (TRITON, "sampler.topology", "host"),

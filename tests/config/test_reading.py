@@ -26,7 +26,6 @@ from gnntrain.config.section import in_words, key_schema
 from gnntrain.config.yaml_files import read_yaml
 from gnntrain.errors import UserError
 from scripts.config_reference import tables
-from tests import packages
 from tests.config.problems import only_problem, problems_of
 from tests.examples import examples
 
@@ -181,16 +180,6 @@ def test_a_saved_configuration_may_have_keys_that_are_gone() -> None:
     assert only_problem(raw).key == "features.hotness"
 
 
-def test_a_plug_in_model_is_known_by_its_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry_points = "[gnntrain.models]\nmine = mine_model:Mine\n"
-    packages.install(tmp_path, monkeypatch, "mine_model", "", entry_points)
-    config = from_dict({"model": {"name": "mine", "options": {"depth": 3}}})
-    assert config.model == PluginConfig(name="mine", options={"depth": 3})
-    assert only_problem({"model": {"name": "mien"}}).hint == "did you mean mine?"
-
-
 def test_an_empty_logger_section_means_no_logger() -> None:
     assert from_dict({"logger": {}}).logger.chosen() == {}
     assert list(from_dict({}).logger.chosen()) == ["jsonl"]
@@ -226,7 +215,7 @@ def test_plain_data_gives_the_configuration_back_exactly(
         "run": {"name": name},
     }
     config = from_dict(raw)
-    assert from_dict(config.to_dict()) == config
+    assert from_dict(config.changed().to_dict()) == config.changed() == config
     assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert pickle.loads(pickle.dumps(config)) == config
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnntrain.app import compose_config
 from gnntrain.config import (
     BuiltinConfig,
     Config,
@@ -71,20 +68,6 @@ def test_a_changed_copy_is_judged() -> None:
     files = Config(dataset=FilesConfig()).changed(task=TaskConfig(type="node_regression"))
     assert isinstance(files.dataset, FilesConfig)
     assert files.dataset.task == "regression"
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        Config(),
-        Config(dataset=BuiltinConfig(name="ogbn-arxiv", to_undirected=False)),
-        compose_config(["dataset=cora", "model=gat", "logger=[csv,jsonl]", "sweep=optuna"]),
-    ],
-)
-def test_without_changes_it_is_the_same(config: Config) -> None:
-    assert config.changed() == config
-    assert from_dict(config.changed().to_dict()) == config
-    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
 
 
 def test_paths_may_be_objects_of_any_class(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.ops import Sum
 from gnntrain.models.aggregate import LinearSum, LinearTerm, linear_sums
-from gnntrain.models.dropout import Dropout
 from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration
 from tests.models.blocks import full_block, rough_graph
@@ -264,14 +263,3 @@ def test_sums_over_relations_are_those_of_separate_products(
     for gradient, reference in zip(gradients, wanted, strict=True):
         zeros = torch.zeros_like(gradient) if reference is None else reference
         torch.testing.assert_close(gradient, zeros)
-
-
-def test_dropout_follows_torchs_seed_and_rests_in_evaluation() -> None:
-    module, x = Dropout(0.5), torch.ones(20, 8)
-    draws = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        draws.append(module(x))
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-    assert module.eval()(x) is x

@@ -7,44 +7,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
-from torch_geometric.nn import SAGEConv, to_hetero
+from torch import nn
 
 from gnntrain import plugins as installed
 from gnntrain.config import ModelConfig, model_names
 from gnntrain.data.graph import EDGE, NODE, GraphSchema
 from gnntrain.errors import UserError
-from gnntrain.models import GAT, GNN, SAGE, HeteroGNN, PlainModel, build_model
-from gnntrain.models.embedding import EmbeddingTable
+from gnntrain.models import GAT, GNN, SAGE, HeteroGNN, build_model
 from gnntrain.plugins import MODELS
-from tests.hetero_graphs import hetero_graph
-from tests.models.hetero_blocks import edge_index_dict, hetero_seed_blocks
 
 SCHEMA = GraphSchema({NODE: 9}, {NODE: 5}, (EDGE,), NODE)
 
 
 def make_sage(in_channels: int, out_channels: int) -> GNN:
     return SAGE(in_channels, out_channels)
-
-
-class LazySAGE(nn.Module):
-    """As `to_hetero` wants it: the widths are those of the first rows that it sees."""
-
-    def __init__(self, out_channels: int) -> None:
-        super().__init__()
-        self.first, self.second = SAGEConv((-1, -1), 8), SAGEConv((-1, -1), out_channels)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        rows: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
-        return rows
-
-
-def make_typed(schema: GraphSchema, out_channels: int) -> nn.Module:
-    metadata = list(schema.node_types), list(schema.edge_types)
-    made: nn.Module = to_hetero(LazySAGE(out_channels), metadata)
-    return made
 
 
 def make_wrapped(in_channels: int, out_channels: int) -> nn.Module:
@@ -67,7 +43,6 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
         "own-sage": f"{__name__}:make_sage",
         "own-class": "gnntrain.models:SAGE",
         "broken": f"{__name__}:Broken",
-        "typed": f"{__name__}:make_typed",
         "nothing": f"{__name__}:make_nothing",
         "wrapped": f"{__name__}:make_wrapped",
         "gone": "no_such_package:Model",
@@ -170,32 +145,6 @@ def test_a_subclass_gives_an_option_another_default() -> None:
 
     assert TwoHeads(5, 3).convs[0].heads == 2
     assert TwoHeads(5, 3, heads=4).convs[0].heads == 4
-
-
-@pytest.mark.usefixtures("plugins")
-def test_a_plain_model_of_typed_graphs_gets_rows_of_every_type() -> None:
-    graph = hetero_graph()
-    config = SimpleNamespace(name="typed", options={}, embedding_channels=6)
-    model = build_model(config, graph.schema, 3)
-    assert isinstance(model, PlainModel)
-    assert not any(is_lazy(parameter) for parameter in model.parameters())
-    table = model.tables["venue"]
-    assert isinstance(table, EmbeddingTable)
-    assert table.weight.shape == (7, 6)
-    x = {t: torch.from_numpy(graph.nodes[t].features) for t in ("paper", "author")}
-    edges = edge_index_dict(graph)
-    whole = model.module({**x, "venue": table.weight}, edges)["paper"]
-    torch.testing.assert_close(model(x, edges), whole)
-
-    seeds = [3, 0, 11]
-    n_id, blocks = hetero_seed_blocks(graph, seeds, 2)
-    some = {
-        edge: torch.stack([block.indices, torch.arange(block.num_dst).repeat_interleave(counts)])
-        for edge, block in blocks[0].edges.items()
-        for counts in [block.indptr.diff()]
-    }
-    found = model({t: rows[n_id[t]] for t, rows in x.items()}, some, n_id)
-    torch.testing.assert_close(found[: len(seeds)], whole[seeds])
 
 
 @pytest.mark.usefixtures("plugins")

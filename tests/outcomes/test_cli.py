@@ -157,7 +157,13 @@ def test_the_examples_compose(
     assert run.asked
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"], ["trian"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["--help"], ["--version"], ["train", "--help"], ["trian"]),
+        ["completion", "bash", "--line", "gnntrain trainer."],
+    ],
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from gnntrain.cli import main\n"

@@ -246,8 +246,12 @@ def test_what_no_neighbourhood_gives_is_exact_in_whole_and_called_estimated_else
     assert "estimated" not in train(name, "trainer.epochs=1", "run.dir=whole")
 
 
-def test_sampled_metrics_are_called_estimated() -> None:
+def test_sampled_metrics_are_called_estimated_and_there_are_no_embeddings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert "sampled" in train("sage", "evaluation=sampled")["estimated"]
+    assert main(["predict", "run", "--what", "embeddings", "--out", "rows.npy"]) == 2
+    assert "has no embeddings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

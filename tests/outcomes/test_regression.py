@@ -137,24 +137,10 @@ def test_a_time_in_seconds_is_learnt_and_predicted_to_its_last_digits(kind: str)
     assert summary_of()["test"]["mae"] == pytest.approx(error, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("keys", "named"),
-    [
-        (["dataset=hills"], ["task.type=node_regression", "hills"]),
-        (
-            [*HILLS, "trainer.label_smoothing=0.1", "trainer.class_weights=balanced"],
-            ["trainer.label_smoothing", "trainer.class_weights"],
-        ),
-        (["task.loss=huber"], ["task.loss=huber", "task.type"]),
-        (["dataset=files", "dataset.task=regression"], ["dataset.task=regression", "task.type"]),
-    ],
-)
-def test_a_contradiction_is_a_sentence(
-    keys: list[str], named: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*keys, "run.dir=run"]) == 2
+def test_a_contradiction_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dataset=hills", "run.dir=run"]) == 2
     told = capsys.readouterr().err
-    assert all(word in told for word in named), told
+    assert all(word in told for word in ("task.type=node_regression", "hills")), told
     assert not Path("run").exists()
 
 

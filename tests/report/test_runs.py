@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,6 @@ def make(tmp_path: Path) -> Any:
         return read_run(write_run(tmp_path / name, records_of(value), dict(summary), **keys))
 
     return make
-
-
-def test_runs_that_differ_in_seed_alone_are_one_setting(make: Any) -> None:
-    runs = [
-        make("a", 0.5, lr=0.1, seed=0),
-        make("b", 0.9, lr=0.2, seed=0),
-        make("c", 0.7, lr=0.1, seed=1),
-    ]
-    slow, fast = groups_of(runs)
-    assert [run.name for run in slow.runs] == ["a", "c"]
-    assert (slow.varied, fast.varied) == (("lr=0.1",), ("lr=0.2",))
-    assert slow.spread("val").mean == pytest.approx(0.6)
-    assert slow.spread("val").std == pytest.approx(0.1 * math.sqrt(2))
-    assert fast.spread("val") == Spread(0.9, None)
-    assert differences(runs) == ["trainer.lr", "trainer.seed"]
 
 
 def test_a_repetition_that_failed_does_not_count(make: Any) -> None:

@@ -84,17 +84,21 @@ def test_the_bars_keep_to_the_width() -> None:
 
 
 def test_seeds_are_told_as_mean_and_deviation() -> None:
-    varied = [["model=gcn", "trainer.seed=0"], ["model=gcn", "trainer.seed=1"], ["model=sage"]]
-    text = finished(
-        [
-            Trial(n, [], f"/{n}", "completed", "accuracy", 0.8 + n / 100, 0.7, 1.0, varied=one)
-            for n, one in enumerate(varied)
-        ]
-    )
+    runs = [("gcn", 0.8), ("gcn", 0.81), ("sage", 0.82), ("sage", 0.1), ("sage", 0.99)]
+    many = [
+        Trial(n, [], f"/{n}", "completed", "accuracy", val, 0.7, 1.0)
+        for n, (_, val) in enumerate(runs)
+    ]
+    for one, (model, _) in zip(many, runs, strict=True):
+        one.varied = [f"model={model}", f"trainer.seed={one.number}"]
+    many[-1].status = "failed"
+    text = finished(many)
     assert "mean ± standard deviation over seeds and splits\n" in text
     first, second = re.findall(r"^  (\d .*\d)$", text, re.MULTILINE)
-    assert re.fullmatch(r"2 +model=sage +1 +0\.8200 +0\.7000", first)
-    assert re.fullmatch(r"1 +model=gcn +2 +0\.8050 ± 0\.0071 +0\.7000 ± 0\.0000", second)
+    assert re.fullmatch(r"1 +model=gcn +2 +0\.8050 ± 0\.0071 +0\.7000 ± 0\.0000", first)
+    assert re.fullmatch(r"2 +model=sage +2 +0\.4600 ± 0\.5091 +0\.7000 ± 0\.0000", second)
+    # The best of the best setting, not the luckiest of all.
+    assert "trial 1 · val accuracy 0.8100" in text
 
 
 def test_the_best_of_a_setting_is_a_trial_that_counts() -> None:

@@ -15,25 +15,6 @@ def trial(number: int, val: float | None, *varied: str, status: str = "completed
     return Trial(number, [], f"/{number}", status, "accuracy", val, test, varied=list(varied))
 
 
-def test_trials_that_differ_in_seed_or_split_alone_are_one_group() -> None:
-    trials = [
-        trial(0, 0.50, "model=gcn", "trainer.seed=0"),
-        trial(1, 0.60, "model=gcn", "trainer.seed=1"),
-        trial(2, 0.61, "model=gat", "trainer.seed=0"),
-        trial(3, 0.10, "model=gat", "trainer.seed=1"),
-        trial(4, 0.99, "model=gat", "trainer.seed=2", status="failed"),
-    ]
-    standings = SweepResults(trials)
-    gcn, gat = standings.groups
-    assert gcn.varied == ("model=gcn",)
-    spread = gcn.spread("val")
-    assert (spread.mean, spread.std) == pytest.approx((0.55, 0.0707107), abs=1e-6)
-    assert gcn.spread("test").mean == pytest.approx(0.56)
-    assert [one.number for one in gat.counted] == [2, 3]
-    # The best of the best group, not the luckiest of all.
-    assert standings.best is trials[1]
-
-
 def test_a_spread_is_over_the_values_that_are_numbers() -> None:
     spread = Spread.of([0.25, 0.5, 1.0, math.nan])
     assert spread == Spread(statistics.fmean([0.25, 0.5, 1]), statistics.stdev([0.25, 0.5, 1]))

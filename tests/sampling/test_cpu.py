@@ -21,7 +21,6 @@ from gnntrain import plugins
 from gnntrain.config.types import AnyFanOuts
 from gnntrain.data.graph import FusedCSC, GraphSchema
 from gnntrain.errors import RunError, UserError
-from gnntrain.sampling import kernels
 from gnntrain.sampling.base import SampleKey, make_sampler, resolved_fan_outs, sampler_class
 from gnntrain.sampling.block import Sample
 from gnntrain.sampling.cpu import MAX_BATCH_NODES, CPUSampler
@@ -132,12 +131,6 @@ def test_mistakes_are_told() -> None:
         graphs.cpu_sampler((graph[0], graph[1].astype(np.float32)), [3])  # type: ignore[arg-type]
 
 
-# What the key decides
-
-
-SEEDS = torch.from_numpy(np.random.default_rng(0).permutation(40))
-
-
 @graphs.on_each_graph
 @graphs.each_scope
 def test_many_threads_at_once_give_what_one_gives(graph: FusedCSC, scope: str) -> None:
@@ -156,39 +149,6 @@ def test_many_threads_at_once_give_what_one_gives(graph: FusedCSC, scope: str) -
     for step, of_step in enumerate(seeds):
         alone = sampler.sample(of_step, SampleKey(0, 0, step))
         graphs.assert_equal(drawn[step % num_threads][step // num_threads], alone)
-
-
-@graphs.on_each_graph
-@graphs.each_scope
-@pytest.mark.parametrize("replace", [False, True])
-def test_ranks_draw_for_their_share_what_one_rank_draws_for_the_whole(
-    graph: FusedCSC, scope: str, replace: bool
-) -> None:
-    """Neither does the order of the seeds matter."""
-    sampler = graphs.sampler_of(graph, [6, 4, 3], scope=scope, replace=replace)
-    whole = graphs.in_edges(sampler.sample(graphs.seeds_of(SEEDS, graph), KEY))
-    for share in (
-        SEEDS.flip(0),
-        *(SEEDS[rank::ranks] for ranks in (2, 4) for rank in range(ranks)),
-    ):
-        hops = graphs.in_edges(sampler.sample(graphs.seeds_of(share, graph), KEY))
-        for found, expected in zip(hops, whole, strict=True):
-            assert found.items() <= expected.items()
-
-
-# Random numbers
-
-
-def test_a_stream_is_splitmix64_and_the_draws_of_a_key_never_change() -> None:
-    """The published first outputs from state 0; and draws that runs are repeated by."""
-    number = np.uint64
-    found = [int(kernels.draw(number(0), number(index))) for index in range(3)]
-    assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    key = kernels.hop_key(*map(number, (42, 3, 17, 1)))
-    stream = kernels.node_key(number(key), number(123_456))
-    assert int(key) == 0x2BBC24730022433D
-    found = [int(kernels.draw(number(stream), number(index))) for index in range(2)]
-    assert found == [0xE8384DE448F306D9, 0x845E870A1F3307EF]
 
 
 # PyG's view

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,16 +89,3 @@ def test_a_row_changes_only_when_it_is_read_and_then_as_by_the_formula(
         others = [node for node in range(7) if node not in nodes]
         assert torch.equal(table.weight[others], before[others])
     torch.testing.assert_close(table.weight.double(), weight, rtol=1e-4, atol=1e-5)
-
-
-@each_kind
-def test_the_state_goes_on_bit_for_bit(keys: dict[str, Any]) -> None:
-    table, ours = made(**keys)
-    take_step(table, ours, torch.tensor([1, 2]), torch.randn(2, 3))
-    again, restored = made(**keys)
-    again.load_state_dict(copy.deepcopy(table.state_dict()))
-    restored.load_state_dict(copy.deepcopy(ours.state_dict()))
-    rows = torch.randn(3, 3)
-    for pair in ((table, ours), (again, restored)):
-        take_step(*pair, torch.tensor([2, 4, 1]), rows)
-    assert torch.equal(again.weight, table.weight)
