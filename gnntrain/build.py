@@ -172,10 +172,10 @@ def build_evaluator(
         reads_host = loaders.kernels.reads_host
         buffers = DeviceBuffers(context, scratch_dir, limit, reads_host=reads_host)
     if loaders.exchange is None:
-        features = {t: source.select() for t, source in sources.items()} if on_gpu else {}
+        features = {t: source.select() for t, source in sources.items()}
     edges = loaders.graph_on_device if on_gpu and not loaders.is_typed else None
     all_ranks = config.evaluation.ranks == "all"
-    whole = WholeGraph(graph, buffers, features or None, all_ranks=all_ranks, edges=edges)
+    whole = WholeGraph(graph, buffers, features, all_ranks=all_ranks, edges=edges)
     return LayerwiseEvaluator(whole, task)
 
 

@@ -228,7 +228,7 @@ def resolved(node: DictConfig, problems: list[Problem]) -> Any:
         try:
             return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
-            key = error.full_key or ""
+            key = (error.full_key or "").partition("[")[0]  # of a list the whole value
             raw: Any = OmegaConf.to_container(node)
             value = shown(flattened(raw).get(key, ""))
             problems.append(Problem(key, value, f"a value: {str(error).splitlines()[0]}"))

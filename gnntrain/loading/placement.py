@@ -112,6 +112,10 @@ class Placement:
     pinned_rows: Mapping[NodeType, Tensor] = field(default_factory=dict, repr=False)
 
 
+IN_STORE = Placement("host", "memmap")
+"""Of a graph that no GPU reads by itself."""
+
+
 def place(
     sizes: Sizes,
     memory: Memory,

@@ -217,7 +217,8 @@ def _conduct(
         again = f". `gnntrain resume {shown_path(folder.path)}` tries them again."
         where = f"All results: {shown_path(folder.path / 'sweep.json')}"
         lines = [f"{len(failed)} of {len(results.trials)} trials failed", *failed[:_MOST_FAILURES]]
-        raise RunError("\n  ".join(lines), where + again * (plan.search is None))
+        told = "\n".join(lines).replace("\n", "\n  ")
+        raise RunError(told, where + again * (plan.search is None))
     return results
 
 

@@ -22,14 +22,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.build import LoaderBuilder
-from gnntrain.loading.features import CopiedFeatures, FeatureSource, InPlaceFeatures
+from gnntrain.loading.features import CopiedFeatures
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.models import AnyModel, PlainModel
 from gnntrain.tasks import Task
@@ -163,12 +162,10 @@ class ModuleEvaluator(Evaluator):
     ) -> Iterator[Tensor]:
         """The outputs of a plan's seeds, batch by batch, from these rows of all nodes or the
         graph's features."""
-        device, sources = self._context.device, dict[NodeType, FeatureSource]()
-        if rows is not None and devices.is_gpu(device):
-            sources[self._graph.target] = CopiedFeatures(rows, device)
-        elif rows is not None:
-            sources[self._graph.target] = InPlaceFeatures(LazyFeatures(rows), device)
-        for batch in self._loaders.loader(plan, (-1,) * hops, sources or None):
+        sources = None
+        if rows is not None:
+            sources = {self._graph.target: CopiedFeatures(rows, self._context.device)}
+        for batch in self._loaders.loader(plan, (-1,) * hops, sources):
             yield compute(batch).float().cpu()
 
     def _layers(self, model: PlainModel) -> Sequence[Layer]:

@@ -97,31 +97,20 @@ def test_a_value_may_refer_to_another_key() -> None:
 
 
 def test_mistakes_of_every_kind_come_together() -> None:
-    found = problems_of(
+    typed = [
         "dataset=coraa",
-        "model=gat",
         "model.heads=3",
         "trainer.epoch=3",
         "trainer.lr=0.1,0.2",
         "trainer.batch_size=${nowhere}",
+        "sampler.fan_outs=[${nowhere},3]",
         "trainer.gpus=99",
         "cora",
         "trainer.seed=[1",
         "datset.root=x",
-    )
-    assert sorted(problem.assignment for problem in found) == sorted(
-        [
-            "dataset=coraa",
-            "model.heads=3",
-            "trainer.epoch=3",
-            "trainer.lr=0.1,0.2",
-            "trainer.batch_size=${nowhere}",
-            "trainer.gpus=99",
-            "cora",
-            "trainer.seed=[1",
-            "datset.root=x",
-        ]
-    )
+    ]
+    found = problems_of("model=gat", *typed)
+    assert sorted(problem.assignment for problem in found) == sorted(typed)
 
 
 def test_values_beside_a_wrong_option_are_judged_and_keys_are_not() -> None:

@@ -87,13 +87,9 @@ def test_a_run_begins_although_others_look_whether_it_is_running(tmp_path: Path)
             assert run_rows(tmp_path)[0][1] == read_run(folder).status == "running"
 
 
-def test_prepared_stores_are_listed_and_other_folders_are_not(tmp_path: Path) -> None:
+def test_prepared_stores_are_listed(tmp_path: Path) -> None:
     config = compose_config(["dataset.num_nodes=300", f"dataset.store_dir={tmp_path}"])
     prepare(config)
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "meta.json").write_text("{")
-    (tmp_path / "a_file").touch()
     stores = find_stores(tmp_path)
     assert {row[0]: row[-1] for row in dataset_rows(stores)}["synthetic"] == "1 store"
     (row,) = store_rows(stores)

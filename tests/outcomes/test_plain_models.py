@@ -18,7 +18,7 @@ from tests.summaries import summary_of
 
 PACKAGE = """
 import torch
-from torch import nn
+from torch import distributed as dist, nn
 from torch_geometric.nn import (
     APPNP, GCN, ChebConv, GCN2Conv, GCNConv, GraphNorm, GraphSAGE, SAGEConv, to_hetero
 )
@@ -26,8 +26,15 @@ from torch_geometric.nn import (
 def gcn(inputs, outputs):
     return GCN(inputs, 8, num_layers=2, out_channels=outputs)
 
-def sage(inputs, outputs):
-    return GraphSAGE(inputs, 8, num_layers=2, out_channels=outputs)
+class Sage(GraphSAGE):
+    "Has weights that get no gradient, and writes into its input."
+    def __init__(self, inputs, outputs, width=8):
+        super().__init__(inputs, width, 2, outputs)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x, edge_index):
+        x = nn.functional.dropout(x, 0.5, self.training, inplace=True)
+        return super().forward(x, edge_index)
 
 class Deep(nn.Module):
     "GCNII, then APPNP: deeper than model.num_layers."
@@ -130,11 +137,13 @@ def broken_data(root):
     return Layered(root, 3)  # there
 
 class Fails(Layered):
+    "On the last rank, where there are two."
     def forward(self, x, edge_index):
-        return super().forward(x, edge_index)["none"]  # here
+        out = super().forward(x, edge_index)
+        return out if dist.is_initialized() and dist.get_rank() == 0 else out["none"]  # here
 """
 NAMES = [
-    *("gcn", "sage", "Deep", "Layered", "WrongLayers", "Global", "Degrees", "typed", "wide"),
+    *("gcn", "Sage", "Deep", "Layered", "WrongLayers", "Global", "Degrees", "typed", "wide"),
     *("Pair", "Few", "Fails", "Noted", "WrongInput", "First"),
 ]
 KEYS = [
@@ -249,9 +258,11 @@ def test_what_no_neighbourhood_gives_is_exact_in_whole_and_called_estimated_else
 def test_sampled_metrics_are_called_estimated_and_there_are_no_embeddings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "sampled" in train("sage", "evaluation=sampled")["estimated"]
+    keys = ["model.options={width: 12}", "distributed.num_processes=2", "evaluation=sampled"]
+    assert "sampled" in train("Sage", *keys)["estimated"]
     assert main(["predict", "run", "--what", "embeddings", "--out", "rows.npy"]) == 2
     assert "has no embeddings" in capsys.readouterr().err
+    assert main([*FULL, "model.name=own_Sage", "run.dir=whole"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -315,4 +326,9 @@ def test_wrong_outputs_and_exceptions_of_a_users_code_are_told(
     words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == code
-    assert told in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert told in err
+    if code == 1 and TWO_RANKS in words:
+        assert "Rank 1 failed: " in err
+        assert "closed by peer" not in err
+        assert "Rank 1 failed: " in summary_of()["error"]

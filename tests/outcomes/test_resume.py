@@ -269,16 +269,6 @@ def test_what_cannot_go_on_is_refused(broken: Path, whole: Path, tmp_path: Path)
         go_on(run)
 
 
-def test_resume_begins_a_run_anew_that_was_killed_before_its_first_checkpoint(
-    whole: Path, tmp_path: Path
-) -> None:
-    run = copied(whole, tmp_path)
-    for path in (run / "summary.json", *(run / "checkpoints").iterdir()):
-        path.unlink()
-    go_on(run)
-    assert_same_run(run, whole)
-
-
 def test_the_same_command_goes_on_with_its_run_if_it_may(
     cache: Path, broken: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,6 @@ from gnntrain.cli import main
 from gnntrain.config import checks
 from gnntrain.run import evaluate
 from gnntrain.run import train as train_here
-from tests.packages import install
 from tests.pyg_backends import INSTALLED, use_backend
 from tests.summaries import epochs_of, summary_of
 
@@ -131,29 +130,6 @@ def test_a_graph_shows_that_its_edges_matter(gnntrain: Command) -> None:
     assert sage > mlp + 0.15
 
 
-def test_a_users_own_pyg_model_trains_by_its_entry_point(
-    gnntrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = """
-        import torch
-        from torch_geometric.nn import GraphSAGE
-
-        class Mine(GraphSAGE):
-            def __init__(self, in_channels, out_channels, width=8):
-                super().__init__(in_channels, width, 2, out_channels)
-                self.unused = torch.nn.Linear(2, 2)
-
-            def forward(self, x, edge_index):
-                x = torch.nn.functional.dropout(x, 0.5, self.training, inplace=True)
-                return super().forward(x, edge_index)
-    """
-    points = "[gnntrain.models]\nmine = my_models:Mine\n"
-    install(tmp_path / "site", monkeypatch, "my_models", code, points)
-    keys = ["model=plugin", "model.name=mine", "model.options={width: 12}", *TINY_GRAPH]
-    assert gnntrain.train("b", *keys, "sampler=full")["status"] == "completed"
-    assert gnntrain.train("c", *keys, "distributed.num_processes=2")["world_size"] == 2
-
-
 def test_two_ranks_are_judged_by_the_statistics_that_the_checkpoint_holds(
     gnntrain: Command,
 ) -> None:
@@ -162,33 +138,6 @@ def test_two_ranks_are_judged_by_the_statistics_that_the_checkpoint_holds(
     found = gnntrain.train("run", *TINY_GRAPH, "model.hidden_channels=16", *keys)
     expected = evaluate("run")["metrics"]
     assert {split: found[split] for split in expected} == expected
-
-
-def test_a_rank_that_fails_is_named_in_the_summary(
-    gnntrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = """
-        import torch.distributed as dist
-        from torch_geometric.nn import GraphSAGE
-
-        class Fails(GraphSAGE):
-            def __init__(self, in_channels, out_channels):
-                super().__init__(in_channels, 8, 2, out_channels)
-                self.num_steps = 0
-
-            def forward(self, x, edge_index):
-                self.num_steps += 1
-                if dist.get_rank() == 1 and self.num_steps == 2:
-                    raise ValueError("boom on rank 1")
-                return super().forward(x, edge_index)
-    """
-    points = "[gnntrain.models]\nfails = fails_on_a_rank:Fails\n"
-    install(tmp_path / "site", monkeypatch, "fails_on_a_rank", code, points)
-    keys = ["model=plugin", "model.name=fails", "distributed.num_processes=2", "run.dir=run"]
-    told = gnntrain(*TINY_GRAPH, "trainer.batch_size=16", *keys, code=1)
-    assert "Rank 1 failed: ValueError: boom on rank 1" in told
-    assert "closed by peer" not in told
-    assert "boom on rank 1" in summary_of()["error"]
 
 
 def test_too_few_nodes_for_one_full_batch_are_refused_before_a_run_begins(

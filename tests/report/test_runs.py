@@ -11,7 +11,6 @@ from gnntrain.report.findings import Findings
 from gnntrain.report.page import page_of
 from gnntrain.report.runs import ReportedRun, best_of, differences, find_runs, groups_of, read_run
 from gnntrain.report.tables import groups_table
-from gnntrain.reporting.rundir import held
 from gnntrain.reporting.trials import Spread
 from tests.report.samples import records_of, write_run
 
@@ -101,12 +100,6 @@ def test_a_run_that_was_killed_is_read_as_far_as_it_came(tmp_path: Path) -> None
     assert run.status == "unfinished"
     assert run.metric == "accuracy"
     assert (len(run.records), run.result.best_epoch) == (2, 1)
-
-
-def test_a_run_that_is_still_going_on_says_so(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a")
-    with held(path):
-        assert read_run(path).status == "running"
 
 
 def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
