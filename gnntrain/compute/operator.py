@@ -60,7 +60,6 @@ class Sum(NamedTuple):
     v), with u the source of the in-edge e; a factor of None is 1, a `loop` of None 0.
 
     Attributes:
-        indptr, indices, edge_ids, dst_offset, max_in_edges: See `Edges`.
         edge_weight: float `[num_edges]`, or `[num_edges, H]` for H heads: head h weighs the columns
             `[h·F/H, (h + 1)·F/H)`.
         source_scale: float `[num_src]`.
@@ -69,25 +68,15 @@ class Sum(NamedTuple):
         skip_own: Leave out edges from a node to itself.
     """
 
-    indptr: Tensor
-    indices: Tensor
-    edge_ids: Tensor | None = None
-    dst_offset: int = 0
-    max_in_edges: int | None = None
     edge_weight: Tensor | None = None
     source_scale: Tensor | None = None
     scale: Tensor | None = None
     loop: Tensor | None = None
     skip_own: bool = False
 
-    @property
-    def num_dst(self) -> int:
-        return len(self.indptr) - 1
-
-    def transposed(self, back: Edges) -> Sum:
+    def transposed(self) -> Sum:
         """The sum of the gradients of the sources, over their out-edges."""
-        factors = self.edge_weight, self.scale, self.source_scale, self.loop, self.skip_own
-        return Sum(*back, *factors)
+        return self._replace(source_scale=self.scale, scale=self.source_scale)
 
     @property
     def heads(self) -> int:
