@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import selected
 
 if TYPE_CHECKING:
     from gnntrain.compute.examples import Inputs
@@ -135,6 +136,8 @@ class Operator:
         fake = called_flat(cls, cls.fake)
         torch.library.register_fake(f"gnntrain::{name}", fake, lib=_LIBRARY)
         _LIBRARY.impl(name, called_flat(cls, cls.reference), "CompositeExplicitAutograd")
+        _LIBRARY.impl(name, called_flat(cls, selected_on("cpu")), "CPU")
+        _LIBRARY.impl(name, called_flat(cls, selected_on("cuda")), "CUDA")
         OPERATORS[name] = cls
 
     def fake(self) -> Any:
@@ -169,6 +172,11 @@ class Operator:
             return function(value) if isinstance(value, Tensor | torch.dtype) else value
 
         return type(self)(*map(mapped, vars(self).values()))
+
+
+def selected_on(device_type: str) -> Callable[[Operator], Any]:
+    """Computes by the methods that are selected on devices of a type."""
+    return lambda call: getattr(call, selected(device_type).method(call.name))()
 
 
 def called_flat(operator: type[Operator], method: Callable[[Any], Any]) -> Callable[..., Any]:
