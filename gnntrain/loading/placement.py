@@ -31,7 +31,6 @@ from gnntrain.loading.features import (
     CopiedFeatures,
     FeatureSource,
     InPlaceFeatures,
-    slots_of,
     stored_rows,
 )
 from gnntrain.loading.pinned import PinningError, device_addresses, pinned, readable_bytes
@@ -356,8 +355,11 @@ def aligned_copy(rows: Tensor, device: torch.device) -> Tensor:
 def cached_rows(rows: Tensor, cached: Tensor, device: torch.device) -> LazyFeatures:
     """All rows (`[num_nodes, width]`, readable by the device), those of the nodes `cached`
     (ascending) from a copy on the device."""
-    copy, slots = rows[cached.cpu()].to(device), slots_of(cached, len(rows), device)
-    return replace(sharded_rows((rows,), device), rows=copy, slots=slots)
+    copy, stop = rows[cached.cpu()].to(device), len(rows) + len(cached)
+    kind = torch.int32 if stop <= torch.iinfo(torch.int32).max else torch.int64
+    places = torch.arange(len(rows), dtype=kind, device=device)
+    places[cached.to(device)] = torch.arange(len(rows), stop, dtype=kind, device=device)
+    return replace(sharded_rows((rows, copy), device), rows=copy, nodes=places)
 
 
 def sharded_rows(shards: tuple[Tensor, ...], device: torch.device) -> LazyFeatures:
