@@ -249,9 +249,9 @@ def measured_memory(context: DistributedContext) -> Memory:
     Collective: all ranks get the same result.
     """
     memory = devices.free_memory(context.device), available_memory()
-    least = map(min, zip(*context.gather(memory), strict=True))
+    gpu, host = map(min, zip(*context.gather(memory), strict=True))
     local_gpus = min(len(context.ranks_of(machine)) for machine in range(context.num_machines))
-    return Memory(*least, local_gpus, context.world_size, why_no_peers(context))
+    return Memory(gpu, host, local_gpus, context.world_size, why_no_peers(context))
 
 
 def why_no_peers(context: DistributedContext) -> str:
