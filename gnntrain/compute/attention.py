@@ -15,7 +15,7 @@ from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import launch
-from gnntrain.compute.operator import EXACT_TYPES, Edges, Operator, Sum
+from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.reference import by_head, destinations, end_sums, exact_type, fill_padding
 
 _SLOPE = 0.2  # of the examples
@@ -30,7 +30,7 @@ class EdgeSoftmax(Operator):
     It is computed in float32 or finer: `models.attention` converts.
     """
 
-    types = EXACT_TYPES
+    types = frozenset({torch.float32, torch.float64})
 
     score: Tensor
     target: Tensor | None

@@ -35,7 +35,7 @@ def compile_kernels(dtype: torch.dtype) -> None:
     features = LazyFeatures(torch.ones(1, 1, dtype=dtype))
     weight, bias = torch.ones(1, 2), torch.ones(1)
     total = Sum(indptr, indices, scale=Edges(indptr, indices).shares(torch.float32))
-    out, inputs = AggregateLinear(features, total, weight, bias, True, 0.5, True).cpu()
+    out, inputs = AggregateLinear(features, total, weight, bias, "beside", 0.5, True).cpu()
     given = out, weight, inputs, out, 0.5, torch.float32, True
     AggregateLinearBackward(*given).cpu()
     Transpose(indptr, indices, 1).cpu()

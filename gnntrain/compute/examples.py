@@ -66,13 +66,12 @@ class Inputs:
         return LazyFeatures(rows, nodes)
 
     def spread(self, width: int) -> LazyFeatures:
-        """The same in several matrices: some cached, the others in two parts."""
+        """The same in several matrices, of which the last has copies of some rows."""
         whole = self.features(width)
-        slots = torch.arange(70, dtype=torch.int32) % 3 - 1
-        slots[slots == 1] = torch.arange(1, 24, dtype=torch.int32)[: int((slots == 1).sum())]
-        held = whole.rows[:40].clone(), whole.rows[40:].clone()
-        parts = addresses_of(held, "cpu")
-        return LazyFeatures(whole.rows[:24].clone(), whole.nodes, slots, parts, 40, held)
+        held = whole.rows[:40].clone(), whole.rows[40:].clone(), whole.rows[::3].clone()
+        places = torch.arange(70, dtype=torch.int32)
+        places[::3] = torch.arange(80, 104, dtype=torch.int32)
+        return LazyFeatures(held[2], places[whole.nodes], addresses_of(held, "cpu"), 40, held)
 
     def mean(self) -> Sum:
         return Sum(*self.edges, scale=self.edges.shares(torch.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,45 +12,37 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-
-class _Pages:
-    """The memory of an array, as if it may be written to."""
-
-    def __init__(self, array: npt.NDArray[Any]) -> None:
-        self.array = array
-        interface = array.__array_interface__
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+# torch has no read-only tensors, as over the store's pages, and warns once: of this one.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.frombuffer(bytes(8)))
 
 
 def as_tensor(array: npt.NDArray[Any]) -> Tensor:
     """A tensor over the array's own memory. It must only be read."""
-    # torch warns of the store's mapped pages, which are read-only: it has no such tensors.
-    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Pages(array)))
+    return torch.from_numpy(array)
 
 
 @dataclass(frozen=True, slots=True)
 class LazyFeatures:
     """Lazy feature rows, of `nodes` or of all nodes.
 
-    The row of node n is row n of `rows`. With `slots` it is row `slots[n]` of `rows`, or, where the
-    slot is negative, row `n % part_rows` of part `n // part_rows`. With `parts` but no `slots` all
-    rows are in the parts.
+    The row of node n is row n of `rows`; with `parts` it is row `n % part_rows` of part
+    `n // part_rows`.
 
     Attributes:
         rows: `[num_rows, num_features]` of any floating type, each row without gaps: in memory, on
             the store's mapped pages, on a GPU, or pinned in the host's memory, where a GPU reads it
-            over the bus. With `slots`, the cached rows.
-        nodes: int64 `[n]` on the device that reads, or None: all nodes.
-        slots: int32 `[num_nodes]` likewise, or None.
+            over the bus. With `parts` only their type, width and strides are read.
+        nodes: int64 `[n]` on the device that reads, or None: all nodes. With `parts` perhaps int32.
         parts: int64 `[num_parts]` likewise, the addresses of `held` (`addresses_of`), or None.
-        part_rows: How many nodes a part holds; the last may hold fewer.
+        part_rows: How many numbers of nodes a part takes; it may hold fewer rows.
         held: Matrices of the type, width and strides of `rows` that the GPU can read: in pinned
             host memory, or on its peers.
     """
 
     rows: Tensor
     nodes: Tensor | None = None
-    slots: Tensor | None = None
     parts: Tensor | None = None
     part_rows: int = 0
     held: tuple[Tensor, ...] = ()
@@ -67,12 +60,12 @@ class LazyFeatures:
     @property
     def is_plain(self) -> bool:
         """Whether all rows are in one matrix."""
-        return self.slots is None and self.parts is None
+        return self.parts is None
 
     @property
     def device(self) -> torch.device:
         """The device that reads the rows: for pinned rows alone the current GPU."""
-        for given in (self.nodes, self.slots, self.parts):
+        for given in (self.nodes, self.parts):
             if given is not None:
                 return given.device
         # `is_pinned` initialises CUDA, also in a process that trains on the CPU.
@@ -83,8 +76,6 @@ class LazyFeatures:
     def __len__(self) -> int:
         if self.nodes is not None:
             return len(self.nodes)
-        if self.slots is not None:
-            return len(self.slots)
         return sum(map(len, self.held)) if self.held else len(self.rows)
 
     def select(self, nodes: Tensor | npt.NDArray[np.int64]) -> LazyFeatures:
@@ -103,11 +94,9 @@ class LazyFeatures:
     def map(self, function: Callable[[Tensor], Tensor]) -> LazyFeatures:
         """The same rows, after the function for each tensor of numbers and of places."""
         rows, held = function(self.rows), tuple(map(function, self.held))
-        nodes, slots = (
-            part if part is None else function(part) for part in (self.nodes, self.slots)
-        )
+        nodes = None if self.nodes is None else function(self.nodes)
         parts = None if self.parts is None else addresses_of(held, rows.device)
-        return replace(self, rows=rows, nodes=nodes, slots=slots, parts=parts, held=held)
+        return replace(self, rows=rows, nodes=nodes, parts=parts, held=held)
 
     def read(self, start: int, stop: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The rows `start … stop − 1` as `[stop − start, num_features]` in `dtype`."""
@@ -132,20 +121,15 @@ class LazyFeatures:
 
     def addresses(self) -> Tensor:
         """Where the rows begin that lie in several matrices: int64 `[n]`, addresses."""
+        assert self.parts is not None
         row_bytes = max((self.rows, *self.held), key=len).stride(0) * self.rows.element_size()
         nodes = torch.arange(len(self), device=self.device) if self.nodes is None else self.nodes
-        found = torch.zeros_like(nodes)
-        if self.parts is not None:
-            number = nodes // self.part_rows
-            found = self.parts[number] + (nodes - number * self.part_rows) * row_bytes
-        if self.slots is None:
-            return found
-        slots = self.slots[nodes].long()
-        return torch.where(slots < 0, found, self.rows.data_ptr() + slots * row_bytes)
+        number = nodes // self.part_rows
+        return self.parts[number] + (nodes - number * self.part_rows).long() * row_bytes
 
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of operators that read rows, see `ops`."""
-        return self.rows, self.nodes, self.slots, self.parts, self.part_rows, self.held
+        return self.rows, self.nodes, self.parts, self.part_rows, self.held
 
 
 def addresses_of(held: Sequence[Tensor], device: torch.device | str) -> Tensor:

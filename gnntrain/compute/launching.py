@@ -14,7 +14,6 @@ from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.operator import Edges, Operator, Sum
-from gnntrain.errors import UserError
 
 LOAD_BYTES = 16
 """The most that a thread reads at once."""
@@ -57,9 +56,6 @@ def launch(
         programs: For each block of columns; None: one a destination or, for a kernel without edges,
             a tile of rows of the result.
         more: Further arguments, or others than the operator's.
-
-    Raises:
-        UserError: Triton is not installed.
     """
     known: dict[str, Any] = {**vars(operator), **more, "result": result}
     features, edges = known.get("features"), known.get("edges", known.get("total"))
@@ -67,15 +63,7 @@ def launch(
         programs = len(result) if edges is None else edges.num_dst
     if result.numel() == 0 or programs == 0:
         return
-    try:
-        kernels = import_module("gnntrain.compute.triton_kernels")
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        raise UserError(
-            "computing on a GPU needs triton, which is not installed",
-            "it comes with torch's CUDA builds for Linux; else: pip install triton",
-        ) from error
+    kernels = import_module("gnntrain.compute.triton_kernels")
     kernel = getattr(kernels, name)
     if edges is not None:
         known = edges._asdict() | known

@@ -26,7 +26,9 @@ class AggregateLinear(Operator):
     """(weight ‖ root weight) · (aggregate ‖ own row) + bias, with a dropout probability followed by
     ReLU and dropout; and, if `keep`, the inputs of the product.
 
-    `known`: these inputs, of an earlier call with the same rows and edges.
+    Attributes:
+        root: "beside"; or "none": without the own row, see `Aggregate`.
+        known: These inputs, of an earlier call with the same rows and edges.
     """
 
     is_random = True
@@ -35,14 +37,10 @@ class AggregateLinear(Operator):
     total: Sum
     weight: Tensor
     bias: Tensor
-    has_root: bool
+    root: str
     dropout: float | None
     keep: bool
     known: Tensor | None = None
-
-    @property
-    def root(self) -> str:
-        return "beside" if self.has_root else "none"
 
     def fake(self) -> tuple[Tensor, Tensor]:
         num_dst, weight = self.total.num_dst, self.weight
@@ -102,9 +100,9 @@ class AggregateLinear(Operator):
         weight = given.rows(3, 10)
         # Far from 0 on either side: no rounding decides what ReLU keeps.
         bias = torch.tensor([16, -16, 16], dtype=given.dtype)
-        root = features, mean, weight, bias, True, 0.0, True
+        root = features, mean, weight, bias, "beside", 0.0, True
         return {
-            "linear": AggregateLinear(features, mean, weight[:, :5], bias, False, None, False),
+            "linear": AggregateLinear(features, mean, weight[:, :5], bias, "none", None, False),
             "root, ReLU": AggregateLinear(*root),
             "known": AggregateLinear(*root[:-1], False, given.rows(given.edges.num_dst, 10)),
         }

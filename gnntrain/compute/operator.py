@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gnntrain.compute.examples import Inputs
 
 FLOAT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-EXACT_TYPES = frozenset({torch.float32, torch.float64})
 OPERATORS: dict[str, type[Operator]] = {}
 """By name, in the order of their definition."""
 
@@ -115,7 +114,7 @@ class Operator:
     entries of the padding, which are 0 in results (those of `transpose`: any valid numbers).
 
     Attributes:
-        types: The types of the first tensor.
+        types: Of the first tensor, in which its examples are tried.
         is_random: Compiled code must not repeat random numbers.
     """
 

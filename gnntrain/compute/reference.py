@@ -31,12 +31,9 @@ def rows_at(features: LazyFeatures, places: Tensor) -> Tensor:
     if features.is_plain:
         rows = features.rows
         return rows.index_select(0, nodes.to(rows.device)).to(nodes.device)
-    slots = torch.full_like(nodes, -1) if features.slots is None else features.slots[nodes]
     out = features.rows.new_empty(len(nodes), features.num_features)
-    is_cached = slots >= 0
-    out[is_cached] = features.rows[slots[is_cached]]
     for number, part in enumerate(features.held):
-        here = ~is_cached & (nodes // features.part_rows == number)
+        here = nodes // features.part_rows == number
         own = nodes[here] - number * features.part_rows
         out[here] = part[own.to(part.device)].to(out.device)
     return out

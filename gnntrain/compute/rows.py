@@ -12,7 +12,7 @@ from gnntrain.compute.cpu import array_of, arrays, by_rows, table_of
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import launch
-from gnntrain.compute.operator import EXACT_TYPES, Changed, Operator
+from gnntrain.compute.operator import Changed, Operator
 from gnntrain.compute.reference import rows_at
 
 
@@ -63,8 +63,6 @@ class Gather(Operator):
 class Transpose(Operator):
     """The out-edges of every source: indptr, indices (destinations), edge ids (in-edges)."""
 
-    types = frozenset({torch.int32, torch.int64})
-
     indptr: Tensor
     indices: Tensor
     num_src: int
@@ -103,8 +101,6 @@ class AdamRows(Operator):
     g = grad + l2 · w; m ← m + (1 − beta1) (g − m); v ← beta2 · v + (1 − beta2) g²;
     w ← decay · w − step_size · m / (√v / root + eps).
     """
-
-    types = EXACT_TYPES
 
     weight: Changed
     exp_avg: Changed

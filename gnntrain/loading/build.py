@@ -29,6 +29,7 @@ from gnntrain.loading.features import (
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.loader import FullGraphLoader, MakeSeeds, SampledLoader, SeedPlan
 from gnntrain.loading.placement import (
+    IN_STORE,
     Placement,
     Sizes,
     measured_memory,
@@ -157,7 +158,7 @@ class LoaderBuilder:
         if self._is_full:
             return self.whole_graph_loader(self._plan)
         features = self.features
-        if self._uses_wholegraph:
+        if self._placement.features == "wholegraph":
             # Only training gathers so: all ranks make the same steps, but may evaluate alone.
             features = {
                 name: WholeGraphFeatures(rows, self._context)
@@ -197,9 +198,9 @@ class LoaderBuilder:
 
     def whole_graph_loader(self, plan: SeedPlan) -> FullGraphLoader:
         """The whole graph as one batch, with the seeds of `plan`."""
-        device, placed = self._context.device, self._placement if self._is_full else None
+        device = self._context.device
         graph = self.graph_on_device if self._is_full else None
-        is_resident = placed is not None and placed.features == "resident"
+        is_resident = self._is_full and self._placement.features == "resident"
         return FullGraphLoader(
             graph or self._graph_on(device),
             self.features if is_resident else in_place(self._graph, device),
@@ -219,10 +220,9 @@ class LoaderBuilder:
     @cached_property
     def graph(self) -> GraphTensors:
         """The graph's tensors where the sampler reads them."""
-        placed = self._placement if self.samples_on_gpu else None
-        if placed is None:
+        if not self.samples_on_gpu:
             return self._graph_on(torch.device("cpu"))
-        return self._graph_on(self._context.device, placed.pinned_indices)
+        return self._graph_on(self._context.device, self._placement.pinned_indices)
 
     @property
     def values(self) -> BatchValues:
@@ -235,19 +235,19 @@ class LoaderBuilder:
         in host memory. Collective."""
         if self.samples_on_gpu:
             return self.graph
-        is_resident = self._placement is not None and self._placement.topology == "resident"
+        is_resident = self._placement.topology == "resident"
         return self._graph_on(self._context.device) if is_resident else None
 
     @cached_property
     def features(self) -> Mapping[NodeType, FeatureSource]:
         """The rows of each node type with features, where the model reads them. Collective."""
+        placement = self._placement
         if self._shared is not None:
             keys = self._config.features
-            if self._uses_wholegraph:  # only evaluation asks the exchange
+            if placement.features == "wholegraph":  # only evaluation asks the exchange
                 keys = keys.model_copy(update={"cache_ratio": 0.0})
             return self._shared.features(keys, self._presampled)
-        placement = self._placement
-        if placement is None:
+        if placement is IN_STORE:
             return in_place(self._graph)
         cached = None
         if placement.features == "cached":  # of the only node type
@@ -305,8 +305,7 @@ class LoaderBuilder:
         backend = "auto" if self._owners_draw else self._config.sampler.backend
         if backend != "auto":
             return backend
-        placement = self._placement if self._draws_on_gpu else None
-        return "numba" if placement is None or placement.topology == "host" else "triton"
+        return "triton" if self._draws_on_gpu and self._placement.topology != "host" else "numba"
 
     @property
     def samples_on_gpu(self) -> bool:
@@ -318,24 +317,20 @@ class LoaderBuilder:
     @property
     def why_placed(self) -> tuple[str, ...]:
         """Edges' and features' placement with the reason, once a loader has placed them."""
-        why = () if self._placement is None else self._placement.why
+        why = self._placement.why
         return why if self._shared is None else why[:1] + self._shared.why
 
-    @property
-    def _uses_wholegraph(self) -> bool:
-        return self._placement is not None and self._placement.features == "wholegraph"
-
     @cached_property
-    def _placement(self) -> Placement | None:
-        """The placement for a GPU; None: a CPU reads the store. Collective.
+    def _placement(self) -> Placement:
+        """The placement for a GPU, `IN_STORE` where the CPU alone reads the graph. Collective.
 
         In full-graph training it says what half of the GPU's memory holds of the graph.
         """
         config, features = self._config, self._config.features
         if self._owners_draw or not (self._on_gpu or self._draws_on_gpu):
-            return None
+            return IN_STORE
         if self.is_typed and self.exchange is not None:
-            return None
+            return IN_STORE
         memory = measured_memory(self._context)
         if self.is_typed or self._is_full:
             # No cache and no sharding: all rows or none.

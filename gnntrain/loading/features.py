@@ -87,8 +87,9 @@ class InPlaceFeatures(FeatureSource):
             return self._rows
         # Not `LazyFeatures.select`: in a loader's thread another GPU may be current.
         (nodes,) = send_all([nodes], self._device)
-        if self._rows.slots is not None:  # counted on the device, without synchronisation
-            is_cached = self._rows.slots[nodes] >= 0
+        if self._rows.nodes is not None:  # counted on the device, without synchronisation
+            nodes = self._rows.nodes[nodes]
+            is_cached = nodes >= self._rows.part_rows
             wanted = torch.ones_like(is_cached)
             if size is not None:
                 wanted = torch.arange(len(nodes), device=self._device) < size
@@ -97,7 +98,7 @@ class InPlaceFeatures(FeatureSource):
 
     def take_reads(self) -> tuple[int, int]:
         """See `FeatureSource.take_reads`."""
-        if self._rows.slots is not None:
+        if self._rows.nodes is not None:
             self.count(*self._reads.tolist())
             self._reads.zero_()
         return super().take_reads()
@@ -126,7 +127,9 @@ class CopiedFeatures(FeatureSource):
         self._device = device
         self._cache: tuple[Tensor, Tensor] | None = None
         if cached is not None:
-            self._cache = rows[cached.cpu()].to(device), slots_of(cached, len(rows), _HOST)
+            slots = torch.full((len(rows),), -1, dtype=torch.int32)  # of the nodes
+            slots[cached.cpu()] = torch.arange(len(cached), dtype=torch.int32)
+            self._cache = rows[cached.cpu()].to(device), slots
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; all rows are the store's own, in host memory."""
@@ -189,10 +192,3 @@ class WholeGraphFeatures(FeatureSource):
         assert nodes is not None, "no GPU holds the rows of all nodes"
         assert size is None, "a gather waits for the GPU: its batches are not padded"
         return LazyFeatures(self._rows.gather(nodes.to(self._device)))
-
-
-def slots_of(cached: Tensor, num_nodes: int, device: torch.device) -> Tensor:
-    """Each node's row in a cache of the nodes `cached`; −1: not cached. int32 `[num_nodes]`."""
-    slots = torch.full((num_nodes,), -1, dtype=torch.int32, device=device)
-    slots[cached.to(device)] = torch.arange(len(cached), dtype=torch.int32, device=device)
-    return slots

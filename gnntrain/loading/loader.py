@@ -327,7 +327,7 @@ class FullGraphLoader(Loader):
         make_seeds: MakeSeeds = node_seeds,
         needs: BlockNeeds = NO_NEEDS,
     ) -> None:
-        batch_size = max(1, -(-len(plan.seeds) // plan.world_size))
+        batch_size = -(-len(plan.seeds) // plan.world_size)
         super().__init__(replace(plan, batch_size=batch_size, drop_last=False), Phases())
         share = self.plan.rank_batch(plan.seeds, 0)  # not shuffled
         seeds, device = make_seeds(share.seeds, plan.key(0, 0), graph), graph.device

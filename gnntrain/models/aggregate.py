@@ -178,12 +178,12 @@ class _Sums(torch.autograd.Function):
             out: Any = None
             if is_one:
                 rows, total = features[terms[0].source].arguments(), terms[-1].total or ()
-                has_root = len(terms) > 1
-                weight = torch.cat(weights[::-1], dim=1) if has_root else weights[0]
+                root = "beside" if len(terms) > 1 else "none"
+                weight = torch.cat(weights[::-1], dim=1)
                 kept = {} if terms[-1].kept is None else terms[-1].kept
                 known = kept.get(dtype)
                 keep = known is None and any(ctx.needs_input_grad)
-                layer = weight, bias, has_root, dropout, keep, known
+                layer = weight, bias, root, dropout, keep, known
                 out, inputs = ops.aggregate_linear(*rows, *total, *layer)
                 if known is not None:
                     inputs = known

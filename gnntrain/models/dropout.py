@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnntrain.compute import ops
-from gnntrain.compute.selection import selected
+from gnntrain.compute import ops, selection
 
 
 class Dropout(nn.Dropout):
@@ -29,7 +28,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0 or x.numel() == 0:
         return x
-    if x.device.type == "cpu" and selected("cpu").kernels == "numba":
+    if x.device.type == "cpu" and selection.selected("cpu").kernels == "numba":
         return _dropout(x, probability)
     out: Tensor = torch.native_dropout(x, probability, True)[0]
     return out

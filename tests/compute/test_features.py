@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -35,28 +35,24 @@ class Spread:
     cached: Tensor
     part_rows: int
     nodes: Tensor | None = None
-    is_bare: bool = False  # no slots where no node is cached, no parts where all are
 
     def table(self, device: str, place: Callable[[Tensor], Tensor] | None = None) -> LazyFeatures:
         """On the device; the parts wherever `place` puts them."""
         place = place or (lambda part: part.to(device))
-        starts = range(0, len(self.matrix), self.part_rows)
-        held = tuple(place(self.matrix[a : a + self.part_rows].clone()) for a in starts)
-        slots = torch.full((len(self.matrix),), -1, dtype=torch.int32)
-        slots[self.cached] = torch.arange(len(self.cached), dtype=torch.int32)
-        whole = LazyFeatures(
-            self.matrix[self.cached].to(device),
-            nodes=None if self.nodes is None else self.nodes.to(device),
-            slots=slots.to(device),
-            parts=addresses_of(held, device),
+        parts = [place(part.clone()) for part in torch.split(self.matrix, self.part_rows)]
+        copies = [part.to(device) for part in torch.split(self.matrix[self.cached], self.part_rows)]
+        places = torch.arange(len(self.matrix), dtype=torch.int32)
+        first = len(parts) * self.part_rows
+        places[self.cached] = first + torch.arange(len(self.cached), dtype=torch.int32)
+        nodes = places if self.nodes is None else places[self.nodes]
+        is_sharded = self.nodes is None and not len(self.cached)
+        return LazyFeatures(
+            copies[0],
+            nodes=None if is_sharded else nodes.to(device),
+            parts=addresses_of([*parts, *copies], device),
             part_rows=self.part_rows,
-            held=held,
+            held=(*parts, *copies),
         )
-        if self.is_bare and not len(self.cached):
-            return replace(whole, slots=None)
-        if self.is_bare and len(self.cached) == len(self.matrix):
-            return replace(whole, parts=None, part_rows=0, held=())
-        return whole
 
     @property
     def expected(self) -> Tensor:
@@ -76,7 +72,6 @@ def spreads(draw: st.DrawFn, width: int | None = None) -> Spread:
         order,
         draw(st.sampled_from([1, 7, 20, NUM_NODES, 50])),
         torch.randint(0, NUM_NODES, (NUM_NODES,)) if named else None,
-        draw(st.booleans()),
     )
 
 
@@ -131,7 +126,9 @@ def test_parts_may_begin_at_any_number(shift: int, device: str) -> None:
 def test_only_what_a_batch_names_is_read(device: str) -> None:
     """Nodes that are not cached nor named may lie anywhere, even nowhere."""
     spread = Spread(torch.randn(NUM_NODES, 5), torch.arange(10), 10, torch.randint(10, (25,)))
-    table = replace(spread.table(device), parts=torch.zeros(4, dtype=torch.int64, device=device))
+    table = spread.table(device)
+    assert table.parts is not None
+    table.parts[:4] = 0
     assert torch.equal(gathered(table, 0, 25), spread.expected)
     block = full_block(rough_graph(25), 0, 5).to(device)
     assert aggregate(table, block, Sum(*block.edges)).isfinite().all()
