@@ -16,14 +16,7 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.models import GAT, GCN, GIN, GNN, MLP, SAGE, GATv2
 from gnntrain.models import plain as plain_models
 from gnntrain.sampling.block import Block
-from tests.models.blocks import (
-    Graph,
-    full_block,
-    graph_of,
-    name_of,
-    rough_graph,
-    seed_blocks,
-)
+from tests.models.blocks import Graph, full_block, graph_of, name_of, rough_graph, seed_blocks
 
 IN, OUT = 6, 3
 
@@ -124,11 +117,7 @@ def test_a_mini_batch_with_all_neighbours_and_a_whole_graph_equal_pyg(
     ids=name_of,
 )
 def test_pygs_own_models_take_the_weights(
-    kind: Kind,
-    name: str,
-    options: dict[str, Any],
-    theirs: dict[str, Any],
-    scaffold: dict[str, Any],
+    kind: Kind, name: str, options: dict[str, Any], theirs: dict[str, Any], scaffold: dict[str, Any]
 ) -> None:
     graph, x = rough_graph(), torch.randn(40, IN)
     model = build(kind, **(options | scaffold))
