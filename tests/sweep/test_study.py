@@ -23,10 +23,7 @@ from gnntrain.sweep.study import Study
 from tests.reporting.samples import record_with_val
 
 LR = FloatDistribution(1e-4, 1e-1, log=True)
-SPACE: Space = {
-    "trainer.lr": LR,
-    "model.hidden_channels": CategoricalDistribution(["16", "32"]),
-}
+SPACE: Space = {"trainer.lr": LR, "model.hidden_channels": CategoricalDistribution(["16", "32"])}
 BEST_LR = 3e-3
 
 
