@@ -14,7 +14,7 @@ import torch
 from gnntrain import run_store
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import select
-from gnntrain.config import Config, DatasetConfig, FilesConfig, from_dict, refuse_other_arguments
+from gnntrain.config import Config, DatasetConfig, FilesConfig, checks, from_dict
 from gnntrain.data.dataset_warnings import edge_warnings
 from gnntrain.data.graph import EDGE, NODE, Graph, Int64Array, NodeType
 from gnntrain.data.store import StoredGraph
@@ -98,7 +98,7 @@ def load_best(
     run = RunDirectory.open(run_dir)
     saved = from_dict(run.config(), saved=True)
     config = saved if config is None else config
-    refuse_other_arguments(config)
+    checks.refuse_other_arguments(config)
     checkpoint = run.best_checkpoint()
     state = load_checkpoint(checkpoint)
     weights = state["model"]

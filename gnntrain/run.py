@@ -41,7 +41,7 @@ from gnntrain.metrics import outside_metrics
 from gnntrain.reporting import rundir
 from gnntrain.reporting.loggers import reached
 from gnntrain.reporting.rundir import RunDirectory, RunPlace
-from gnntrain.reporting.text import counted, format_seconds
+from gnntrain.reporting.text import counted
 from gnntrain.run_store import prepare_store as prepare_store
 from gnntrain.sampling.base import resolved_fan_outs
 from gnntrain.selfcheck.choice import kernel_choice
@@ -204,14 +204,14 @@ def _run(
             from gnntrain.compute.compiling import compile_kernels_beside
 
             compile_kernels_beside(getattr(torch, config.dataset.feature_dtype))
-        opened = run_store.open_graph(config, record, plan=plan, data=data)
+        graph, how = run_store.open_graph(config, record, plan=plan, data=data)
         if begun is None:
-            refuse_untrainable(config, opened.store, plan.num_trainers)
+            refuse_untrainable(config, graph, plan.num_trainers)
             if config.trainer.init_from is not None:
                 from gnntrain.init_from import resolved_source  # imports all models
 
-                config = resolved_source(config, opened.store)
-        compare_stores(opened, rendezvous)
+                config = resolved_source(config, graph)
+        compare_stores(graph, rendezvous)
         kernels = kernel_choice(config, plan.device, rendezvous)
         if isinstance(place, RunDirectory):
             run = place
@@ -221,9 +221,8 @@ def _run(
             run = RunDirectory.create(place, config.to_dict(), overrides=overrides, jobs=jobs)
             stack.enter_context(rundir.held(run.path))
         (run.path / "summary.json").unlink(missing_ok=True)
-        how, store = f"{opened.reason} ({format_seconds(opened.seconds)})", opened.store
-        job = Job(config, store.path, run.path, started, kernels, checkpoint, listener, how)
-        return _train(run, job, store, plan, rendezvous)
+        job = Job(config, graph.path, run.path, started, kernels, checkpoint, listener, how)
+        return _train(run, job, graph, plan, rendezvous)
 
 
 def _last(run: RunDirectory) -> tuple[State, Path | None]:
@@ -488,12 +487,12 @@ def _joined_run() -> contextlib.AbstractContextManager[Rendezvous | None]:
     return meeting()
 
 
-def compare_stores(opened: run_store.OpenedGraph, rendezvous: Rendezvous | None) -> None:
+def compare_stores(graph: StoredGraph | PartitionedGraph, rendezvous: Rendezvous | None) -> None:
     """Wait until every machine has opened the store of the run. A UserError where that of a machine
     is another graph, or is in other parts."""
     if rendezvous is None:
         return
-    stores = rendezvous.gather("stores", _plain(opened))
+    stores = rendezvous.gather("stores", _plain(graph))
     for info, store in zip(rendezvous.processes, stores, strict=True):
         for key, what in (("digest", "graph"), ("partition", "partition")):
             if store is not None and store[key] != stores[0][key]:
@@ -522,15 +521,15 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
         return dict(rendezvous.wait_for("summary"))
     config = from_dict(published["config"], saved=True)
     plan = LaunchPlan.of(config, rendezvous)
-    opened: run_store.OpenedGraph | None = None
+    plain: dict[str, Any] | None = None
     if rendezvous.is_machine_main:
         record = published["store"] and rundir.StoreRecord(**published["store"])
         try:
-            opened = run_store.open_graph(config, record, data=data)
+            plain = _plain(run_store.open_graph(config, record, data=data)[0])
         except GnntrainError as error:  # process 0 tells it
             error.message = f"On {rendezvous.hosts[rendezvous.machine]}: {error.message}"
             raise
-    stores = rendezvous.gather("stores", opened and _plain(opened))
+    stores = rendezvous.gather("stores", plain)
     store = stores[rendezvous.machines.index(rendezvous.machine)]
     kernels = kernel_choice(config, plan.device, rendezvous)
     job = rendezvous.wait_for("job")
@@ -540,10 +539,9 @@ def follow(rendezvous: Rendezvous, data: object = None) -> dict[str, Any]:
     return dict(rendezvous.wait_for("summary"))
 
 
-def _plain(opened: run_store.OpenedGraph) -> dict[str, Any]:
-    store = opened.store
+def _plain(graph: StoredGraph | PartitionedGraph) -> dict[str, Any]:
     return {
-        "path": str(store.path),
-        "digest": store.content_digest,
-        "partition": store.meta.digest if isinstance(store, PartitionedGraph) else None,
+        "path": str(graph.path),
+        "digest": graph.content_digest,
+        "partition": graph.meta.digest if isinstance(graph, PartitionedGraph) else None,
     }

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -31,7 +31,7 @@ from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 from gnntrain.reporting.rundir import RunDirectory, StoreRecord
-from gnntrain.reporting.text import counted
+from gnntrain.reporting.text import counted, format_seconds
 
 if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
@@ -236,14 +236,6 @@ def recorded_store(record: StoreRecord) -> StoredGraph | None:
     return None
 
 
-class OpenedGraph(NamedTuple):
-    """As `OpenedStore`; of a graph in parts none is open here."""
-
-    store: StoredGraph | PartitionedGraph
-    reason: str
-    seconds: float
-
-
 def open_run_store(
     record: StoreRecord | None, dataset: DatasetConfig, *, data: object = None
 ) -> OpenedStore:
@@ -279,20 +271,19 @@ def open_graph(
     *,
     plan: LaunchPlan | None = None,
     data: object = None,
-) -> OpenedGraph:
+) -> tuple[StoredGraph | PartitionedGraph, str]:
     """Open what a run trains on: the data set's store, built if necessary, or its parts, which the
-    machines or servers of the `plan` share out equally.
+    machines or servers of the `plan` share out equally. The text says how it was opened.
 
     Raises:
         UserError: As `open_run_store`; or the parts are missing, another graph's, or too few.
     """
     if config.distributed.graph != "partitioned":
         opened = open_run_store(record, config.dataset, data=data)
-        return OpenedGraph(opened.store, opened.reason, opened.seconds)
+        return opened.store, f"{opened.reason} ({format_seconds(opened.seconds)})"
     if data is not None:
         told = "data is given, and so is distributed.parts: these are two graphs."
         raise UserError(told, "Leave one of them out.")
-    begin = time.perf_counter()
     folder, dataset = config.distributed.parts, config.dataset
     assert folder is not None, "refused with the configuration"
     parts = PartitionedGraph.open(Path(folder), range(0))
@@ -320,7 +311,7 @@ def open_graph(
             f"Make as many parts as {kind}s with gnntrain partition --parts {holders}, or a "
             "multiple.",
         )
-    return OpenedGraph(parts, f"{parts.num_parts} parts", time.perf_counter() - begin)
+    return parts, f"{parts.num_parts} parts"
 
 
 def _without_places(identity: JSON) -> JSON:

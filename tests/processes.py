@@ -21,9 +21,7 @@ def environment() -> dict[str, str]:
 
 
 def python(
-    *words: object,
-    folder: Path | None = None,
-    env: Mapping[str, str] = {},
+    *words: object, folder: Path | None = None, env: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
     """What Python did with these words and, beside those of `environment`, these variables."""
     return subprocess.run(

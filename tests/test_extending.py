@@ -107,8 +107,7 @@ def trained(folder: Path) -> dict[str, object]:
 
 @pytest.mark.usefixtures("_package")
 @pytest.mark.parametrize(
-    "word",
-    ["dataset=ring", "model=my_sage", "model=my_typed_sage", "sampler.backend=first"],
+    "word", ["dataset=ring", "model=my_sage", "model=my_typed_sage", "sampler.backend=first"]
 )
 def test_what_the_page_adds_trains(
     tmp_path: Path, word: str, capsys: pytest.CaptureFixture[str]

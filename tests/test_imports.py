@@ -12,15 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "gnntrain"
 FLOORS = [
     ["errors", "limits"],
     ["devices"],
-    [
-        "__init__",
-        "jit",
-        "groups",
-        "phases",
-        "paths",
-        "atomic_io",
-        "startup",
-    ],
+    ["__init__", "jit", "groups", "phases", "paths", "atomic_io", "startup"],
     ["plugins"],
     ["metrics"],
     ["config"],

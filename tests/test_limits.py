@@ -102,8 +102,7 @@ def test_an_unlimited_group_limits_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("quota", "threads"),
-    [("50000 100000", 1), ("250000 100000", 2), ("max 100000", 64)],
+    ("quota", "threads"), [("50000 100000", 1), ("250000 100000", 2), ("max 100000", 64)]
 )
 def test_as_many_threads_start_as_a_quota_gives_whole_cores(
     quota: str, threads: int, job: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,6 @@
 """The configuration: one typed schema, and all mistakes reported at once."""
 
 from gnntrain.config.checks import from_dict as from_dict
-from gnntrain.config.checks import refuse_other_arguments as refuse_other_arguments
 from gnntrain.config.checks import training_device as training_device
 from gnntrain.config.models import ModelConfig as ModelConfig
 from gnntrain.config.models import PluginConfig as PluginConfig

@@ -24,13 +24,11 @@ from gnntrain.config.types import JSON, OneOrMore, Share, Text, one_of
 from gnntrain.groups import config_groups
 from gnntrain.plugins import MODELS, load_plugin, takes_schema
 
-_PLUGIN = "plugin"
-
 
 @cache
 def model_names() -> tuple[str, ...]:
     """The built-in models: those that have a file in `conf/model`."""
-    return tuple(name for name in config_groups()["model"] if name != _PLUGIN)
+    return tuple(name for name in config_groups()["model"] if name != "plugin")
 
 
 class ModelConfig(Section):
@@ -111,7 +109,7 @@ class HeteroLayeredConfig(StackConfig):
 class PluginConfig(ModelConfig):
     """A model of another package, found by entry point."""
 
-    name: Annotated[Text, one_of(model_names, MODELS)] = _PLUGIN
+    name: Annotated[Text, one_of(model_names, MODELS)] = "plugin"
     """Name of the model's entry point in the group gnntrain.models. Must be given."""
     options: JSON = Field(default_factory=dict)
     """Arguments for the model's class."""

@@ -70,18 +70,20 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of a machine.
+    """The memory of a machine; of several the least that one has.
 
     Attributes:
-        gpus: Free bytes of each rank's GPU, before anything is placed.
+        gpu: Free bytes of the GPU that has least, before anything is placed.
         host: Available bytes of host memory; all ranks share the pinned copy.
+        local_gpus: GPUs of the machine.
         num_gpus: GPUs of the run, on all machines.
         why_no_peers: Why not every GPU can read the memory of every other one of its machine; "":
             they can.
     """
 
-    gpus: tuple[int, ...]
+    gpu: int
     host: int
+    local_gpus: int = 1
     num_gpus: int = 1
     why_no_peers: str = "these do not"
 
@@ -140,7 +142,7 @@ def place(
     """
     keys = features or FeaturesConfig()
     # Half of each GPU: activations need the rest. Half of the host: it cannot be swapped out.
-    gpu_bytes, pinnable, num_gpus = min(memory.gpus) // 2, memory.host // 2, len(memory.gpus)
+    gpu_bytes, pinnable, local_gpus = memory.gpu // 2, memory.host // 2, memory.local_gpus
     edges: Topology = "host"
     why = "edges in host memory, drawn by the CPU"
     if samples_on_gpu or is_full:
@@ -177,7 +179,7 @@ def place(
     if lacking:
         raise UserError(f"{wanted} needs {lacking}.", _LEAVE_OUT)
     pinnable = pinnable if reads_host else -1
-    has_peers = reads_host and num_gpus > 1 and not memory.why_no_peers
+    has_peers = reads_host and local_gpus > 1 and not memory.why_no_peers
     most = max(0, gpu_bytes) // max(1, sizes.row)
     if keys.cache_ratio is not None:
         most = round(keys.cache_ratio * sizes.num_nodes)
@@ -186,10 +188,10 @@ def place(
     num_cached = min(most, sizes.num_nodes)
     is_enough = num_cached > 0 and num_cached >= _LEAST_CACHED * sizes.num_nodes
     cache_bytes = gpu_bytes if is_enough or keys.placement == "cached" else -1
-    share = -(-sizes.features // num_gpus)
+    share = -(-sizes.features // local_gpus)
     places: dict[Features, tuple[int, int, str]] = {
         "resident": (sizes.features, gpu_bytes, "in GPU memory"),
-        "sharded": (share, gpu_bytes if has_peers else -1, f"shared out over {num_gpus} GPUs"),
+        "sharded": (share, gpu_bytes if has_peers else -1, f"shared out over {local_gpus} GPUs"),
         "cached": (num_cached * sizes.row, cache_bytes, "cached"),
         "pinned": (sizes.features, pinnable, "in pinned host memory"),
         "memmap": (0, 0, "in the store, copied by batch"),  # `auto` does not come to the next one
@@ -244,18 +246,12 @@ def _choose(
 def measured_memory(context: DistributedContext) -> Memory:
     """The free memory of the ranks' GPUs and the host; on CPU ranks that of the host for both.
 
-    Of several machines the least that one has. Collective: all ranks get the same result.
+    Collective: all ranks get the same result.
     """
-    host, device = available_memory(), context.device
-    free = devices.free_memory(device) if devices.is_gpu(device) else host
-    everyone = context.gather((free, host))
-    ranks = [context.ranks_of(machine) for machine in range(context.num_machines)]
-    return Memory(
-        tuple(sorted(free for free, _ in everyone)[: min(map(len, ranks))]),
-        min(host for _, host in everyone),
-        num_gpus=context.world_size,
-        why_no_peers=why_no_peers(context),
-    )
+    memory = devices.free_memory(context.device), available_memory()
+    gpu, host = map(min, zip(*context.gather(memory), strict=True))
+    local_gpus = min(len(context.ranks_of(machine)) for machine in range(context.num_machines))
+    return Memory(gpu, host, local_gpus, context.world_size, why_no_peers(context))
 
 
 def why_no_peers(context: DistributedContext) -> str:

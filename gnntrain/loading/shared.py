@@ -57,6 +57,9 @@ _PART_ROWS = 1 << 40
 # Bytes of the cache that a call fetches.
 _FETCH_BYTES = 16 << 20
 
+SlotsOf = Callable[[Int64Array], Int64Array]
+"""Nodes (int64 `[n]`) to their rows in a cache, −1 where it has not the node; int64 `[n]`."""
+
 
 def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
     """The original number of each node, int64, of the types whose rows a model learns, where a
@@ -93,28 +96,14 @@ class ShardedFeatures(FeatureSource):
         super().__init__()
         self.local_rows, self.name = local_rows, name
         self.cached_rows: Tensor | None = None
+        self._slots_of: SlotsOf
         self._context, self.waits = context, devices.is_gpu(context.device)
         self._like, self._owners, self._caller = like[:0], owners, caller
         self._starts: Int64Array = first + np.cumsum([0, *map(len, local_rows)])
 
-    def cache(self, nodes: Int64Array, rows: Tensor | None = None) -> None:
+    def cache(self, nodes: Int64Array, rows: Tensor, slots_of: SlotsOf) -> None:
         """Keep the rows of `nodes` of other machines (int64 `[n]`, each once) in `rows`, which the
-        ranks of this machine share, or in new memory. Each fetches a part, so it is collective
-        among them. A hash table of 32 to 64 bytes a node finds the rows."""
-        length, self._shift = table_layout(len(nodes))
-        shape = len(nodes), self._like.shape[1]
-        try:
-            if rows is None:
-                rows = shared_tensor(shape, self._like.dtype, self._context, None)
-            self._table = shared_tensor((length,), torch.int64, self._context, None).numpy()
-        except OSError as error:
-            raise RunError(
-                f"Memory for a cache of {len(nodes):,} feature rows cannot be had: {error}.",
-                "Free some memory, or lower features.cache_bytes.",
-            ) from error
-        if self._context.is_machine_main:
-            self._table[:] = 0
-            register_in_table(nodes, len(nodes), self._table, self._shift, 1)
+        ranks of this machine share: each fetches a part, so it is collective among them."""
         ranks = self._context.machine_ranks
         share = rank_range(len(nodes), self._context.rank - ranks[0], len(ranks))
         step = max(1, _FETCH_BYTES // max(1, rows[:1].nbytes))
@@ -123,7 +112,30 @@ class ShardedFeatures(FeatureSource):
             fetched = as_tensor(ask_rows(self._caller, self._owners, self.name, nodes[some]))
             rows[some] = fetched.view(rows.dtype)
         self._context.on_machine.barrier()
-        self.cached_rows = rows
+        self.cached_rows, self._slots_of = rows, slots_of
+
+    def cache_by_table(self, nodes: Int64Array) -> None:
+        """As `cache`, in memory; a hash table of 32 to 64 bytes a node finds the rows."""
+        length, shift = table_layout(len(nodes))
+        shape = len(nodes), self._like.shape[1]
+        try:
+            rows = shared_tensor(shape, self._like.dtype, self._context, None)
+            table: Int64Array = shared_tensor((length,), torch.int64, self._context, None).numpy()
+        except OSError as error:
+            raise RunError(
+                f"Memory for a cache of {len(nodes):,} feature rows cannot be had: {error}.",
+                "Free some memory, or lower features.cache_bytes.",
+            ) from error
+        if self._context.is_machine_main:
+            table[:] = 0
+            register_in_table(nodes, len(nodes), table, shift, 1)
+
+        def slots_of(wanted: Int64Array) -> Int64Array:
+            slots = np.empty(len(wanted), np.int64)
+            find_in_table(wanted, table, shift, 1, slots)
+            return slots
+
+        self.cache(nodes, rows, slots_of)
 
     def select(self, nodes: Tensor | None = None, size: Tensor | None = None) -> LazyFeatures:
         """See `FeatureSource.select`; `nodes` are distinct and not padded."""
@@ -138,8 +150,7 @@ class ShardedFeatures(FeatureSource):
         remote = np.flatnonzero((wanted < self._starts[0]) | (wanted >= self._starts[-1]))
         matrices, missing = [*self.local_rows], remote
         if self.cached_rows is not None:
-            slots = np.empty(len(remote), np.int64)
-            find_in_table(wanted[remote], self._table, self._shift, 1, slots)
+            slots = self._slots_of(wanted[remote])
             is_cached = slots >= 0
             numbers[remote[is_cached]] = len(matrices) * _PART_ROWS + slots[is_cached]
             matrices.append(self.cached_rows)
@@ -276,7 +287,7 @@ class SharedGraph(BatchValues):
             rows = [as_tensor(local).view(like.dtype) for local in self._rows[name]]
             first, owners = self._local[name].start, self.owners[name]
             source = ShardedFeatures(rows, first, like, owners, exchange, context, call)
-            source.cache(cached)
+            source.cache_by_table(cached)
             sources[name] = source
             size = readable_bytes(sum(local.nbytes for local in rows))
             row_bytes = like.shape[1] * like.element_size()

@@ -226,7 +226,7 @@ def graph_metric(config: Config, data: object) -> str:
     """The metric that a search improves: that of its graph, which is prepared for it."""
     from gnntrain.run_store import open_graph  # a grid does without it
 
-    return open_graph(config, data=data).store.metric
+    return open_graph(config, data=data)[0].metric
 
 
 def _facts(plan: SweepPlan, queue: TrialQueue, jobs: int) -> dict[str, str]:

@@ -256,7 +256,13 @@ class OwnedParts(GraphAccess):
         if isinstance(rows, OwnedRows) and rows.cached_rows is None and len(nodes):
             width = rows.local_rows[0].shape[1]
             matrix = self.buffers.matrix(f"cached {rows.name}", len(nodes), width)
-            rows.cache(nodes, matrix)
+
+            def slots_of(wanted: Int64Array) -> Int64Array:
+                """By bisection: a hash table would be made anew for each layer, and take memory."""
+                slots = np.searchsorted(nodes[:-1], wanted)
+                return np.where(nodes[slots] == wanted, slots, -1)
+
+            rows.cache(nodes, matrix, slots_of)
         return rows
 
     def cached_nodes(self, node_type: NodeType) -> Int64Array:

@@ -39,11 +39,7 @@ def test_an_experiment_chooses_and_the_command_line_has_the_last_word() -> None:
 
 @pytest.mark.parametrize(
     ("override", "names"),
-    [
-        ("logger=[jsonl,csv]", ["jsonl", "csv"]),
-        ("logger=csv", ["csv"]),
-        ("logger=[]", []),
-    ],
+    [("logger=[jsonl,csv]", ["jsonl", "csv"]), ("logger=csv", ["csv"]), ("logger=[]", [])],
 )
 def test_loggers_are_chosen_by_a_list(override: str, names: list[str]) -> None:
     assert list(compose_config(override.split()).logger.chosen()) == names

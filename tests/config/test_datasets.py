@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnntrain.config import (
-    BuiltinConfig,
-    ConfigError,
-    FilesConfig,
-    SyntheticConfig,
-    from_dict,
-)
+from gnntrain.config import BuiltinConfig, ConfigError, FilesConfig, SyntheticConfig, from_dict
 from tests.config.problems import problems_of
 
 

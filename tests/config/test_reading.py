@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.config import (
-    Config,
-    ConfigError,
-    FilesConfig,
-    PluginConfig,
-    SamplerConfig,
-    from_dict,
-)
+from gnntrain.config import Config, ConfigError, FilesConfig, PluginConfig, SamplerConfig, from_dict
 from gnntrain.config.checks import changed_meaning
 from gnntrain.config.models import model_names
 from gnntrain.config.section import in_words, key_schema

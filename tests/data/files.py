@@ -24,12 +24,7 @@ FEATURES = "id,f0,f1\n10,0.5,1\n20,1.5,2\n30,2.5,3\n40,3.5,4\n"
 LABELS = "id,label\n10,a\n20,b\n30,a\n40,b\n"
 EDGES = "source,target\n10,20\n20,30\n40,10\n"
 SPLIT = "id,split\n10,train\n20,valid\n30,test\n40,train\n"
-USUAL: Mapping[str, str] = {
-    "features": FEATURES,
-    "labels": LABELS,
-    "edges": EDGES,
-    "split": SPLIT,
-}
+USUAL: Mapping[str, str] = {"features": FEATURES, "labels": LABELS, "edges": EDGES, "split": SPLIT}
 Files = Mapping[str, Any]
 """Contents by role and, if it is not csv, suffix: `edges`, `labels.npz`; None: no such file."""
 Keys = dict[str, Any]

@@ -141,18 +141,14 @@ def test_the_larger_graphs_are_those_that_pygs_own_classes_make(tmp_path: Path, 
         assert getattr(ours, name) == getattr(theirs, name)
 
 
-def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_of_another_data_set_with_the_same_file_names_is_not_taken(tmp_path: Path) -> None:
     raw_layouts.write_graph_saint(tmp_path / "Flickr" / "raw", multilabel=False)
     layout = RawLayout(("raw", ""), ("feats.npy",), frozenset({"Flickr"}))
     assert layout.find(tmp_path / "Flickr") is None
     assert build("flickr", tmp_path / "Flickr").target_nodes.num_nodes == 30
 
 
-def test_data_without_official_splits_gets_a_random_one_fixed_by_its_number(
-    tmp_path: Path,
-) -> None:
+def test_data_without_official_splits_gets_a_random_one_fixed_by_its_number(tmp_path: Path) -> None:
     raw_layouts.write_gnn_benchmark(tmp_path / "CS/raw", "ms_academic_cs.npz")
     first, again, other = (build("coauthor_cs", tmp_path, split) for split in (0, 0, 7))
     for split in first.splits:
@@ -226,8 +222,7 @@ def _truncated(raw: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("download", "cause"),
-    [(_no_network, "name resolution"), (_truncated, "did not arrive whole")],
+    ("download", "cause"), [(_no_network, "name resolution"), (_truncated, "did not arrive whole")]
 )
 def test_a_failed_download_says_which_files_go_where_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: Any, cause: str

@@ -258,10 +258,7 @@ def test_missing_values_and_categories(tmp_path: Path, missing: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
 def test_digits_that_float32_has_not_count_until_a_column_is_standardised(
-    tmp_path: Path,
-    suffix: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnntrain.data.preprocessing._CHUNK_VALUES", 7)
     t = 1.7e9 + np.array([1.0, 2, 3, 6, 60, -60, 0.25, 5])

@@ -354,10 +354,7 @@ def texts(draw: st.DrawFn) -> Text:
     suffix, delimiter = draw(st.sampled_from(_DELIMITERS))
     text = draw(_texts)
     return replace(
-        text,
-        suffix=suffix,
-        delimiter=delimiter,
-        index=text.index if text.header else None,
+        text, suffix=suffix, delimiter=delimiter, index=text.index if text.header else None
     )
 
 

@@ -76,11 +76,7 @@ class OGBDataset:
 
 
 WRITES = ("author", "writes", "paper")
-NAMED = {
-    "writes": WRITES,
-    "cites": ("paper", "cites", "paper"),
-    "in": ("paper", "in", "venue"),
-}
+NAMED = {"writes": WRITES, "cites": ("paper", "cites", "paper"), "in": ("paper", "in", "venue")}
 
 
 def typed(**changes: dict[str, Any]) -> HeteroData:

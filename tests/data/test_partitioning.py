@@ -340,9 +340,7 @@ PART_OF = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 0], np.uint8)
 
 @examples(150)
 @given(partitions())
-def test_the_parts_are_the_graph_with_its_nodes_renamed(
-    drawn: tuple[GraphData, list[int]],
-) -> None:
+def test_the_parts_are_the_graph_with_its_nodes_renamed(drawn: tuple[GraphData, list[int]]) -> None:
     data, parts_of_nodes = drawn
     part_of = np.array(parts_of_nodes, np.uint8)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

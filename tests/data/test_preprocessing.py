@@ -14,12 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnntrain.data.preprocessing import (
-    FeatureColumn,
-    PreparedFeatures,
-    Preprocessing,
-    RawFeatures,
-)
+from gnntrain.data.preprocessing import FeatureColumn, PreparedFeatures, Preprocessing, RawFeatures
 from gnntrain.errors import UserError
 from tests.examples import examples
 

@@ -356,9 +356,7 @@ def test_task_target_chooses_among_several_labelled_types(tmp_path: Path) -> Non
     assert Config().dataset == SyntheticConfig() != SyntheticConfig().for_target("author")
 
 
-def test_tables_of_one_type_are_refused_where_a_model_has_learnt_of_several(
-    tmp_path: Path,
-) -> None:
+def test_tables_of_one_type_are_refused_where_a_model_has_learnt_of_several(tmp_path: Path) -> None:
     data = build(tmp_path, {}, SCHEMA)
     made_by = {name: nodes.preprocessing for name, nodes in data.nodes.items()}
     plain = {"features": str(tmp_path / "papers.csv"), "edges": str(tmp_path / "writes.csv")}

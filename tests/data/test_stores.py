@@ -70,10 +70,7 @@ def test_the_second_run_opens_what_the_first_built_without_a_lock(
 def test_a_damaged_store_and_one_of_other_data_are_rebuilt_with_the_reason(tmp_path: Path) -> None:
     other = open_or_build(tmp_path, lambda: {"dataset": "b"}, PLAIN, lambda: small_graph(seed=5))
     other.store.path.rename(tmp_path / NAME)
-    assert opened(tmp_path) == (
-        True,
-        "rebuilt: it was made from other data or with other options",
-    )
+    assert opened(tmp_path) == (True, "rebuilt: it was made from other data or with other options")
     os.truncate(tmp_path / NAME / "indices.npy", 130)
     was_built, reason = opened(tmp_path)
     assert was_built

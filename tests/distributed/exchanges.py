@@ -13,9 +13,7 @@ TOKEN = b"t" * 32
 
 @contextmanager
 def exchanges(
-    machines: Sequence[int],
-    owners: Sequence[Sequence[int]],
-    timeout: float = 30.0,
+    machines: Sequence[int], owners: Sequence[Sequence[int]], timeout: float = 30.0
 ) -> Iterator[list[Exchange]]:
     """The exchange of each rank; `machines` has the machine of each."""
     with ExitStack() as stack:

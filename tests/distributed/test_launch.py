@@ -180,11 +180,7 @@ def test_each_launched_rank_has_a_gpu_whatever_it_is_shown(
     ],
 )
 def test_a_rank_without_a_gpu_of_its_own_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    local_rank: int | None,
-    num_gpus: int,
-    words: str,
+    monkeypatch: pytest.MonkeyPatch, device: str, local_rank: int | None, num_gpus: int, words: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     monkeypatch.setattr(process_group, "gpu_address", lambda _: "07")

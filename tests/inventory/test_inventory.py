@@ -45,9 +45,7 @@ def test_models_of_installed_packages_are_listed_but_not_imported(
     assert "model=their_net" in model[1]
 
 
-def test_runs_of_sweeps_are_listed_but_not_links_nor_other_programs_folders(
-    tmp_path: Path,
-) -> None:
+def test_runs_of_sweeps_are_listed_but_not_links_nor_other_programs_folders(tmp_path: Path) -> None:
     job = write_run(tmp_path / "multirun" / "sweep" / "0_model=sage", (), {})
     (tmp_path / "latest").symlink_to(job)
     (tmp_path / "mkdocs").mkdir()

@@ -533,7 +533,7 @@ def test_steps_are_recorded_only_where_the_gpu_reads_the_rows(
 ) -> None:
     keys = TRITON | {"trainer": {"cuda_graph": True}}
     assert len(builder(store, **keys).training_loader()) > 0
-    monkeypatch.setattr(build, "measured_memory", lambda _: Memory((2**30,), host=0))
+    monkeypatch.setattr(build, "measured_memory", lambda _: Memory(2**30, host=0))
     with pytest.raises(UserError, match="cuda_graph"):
         builder(store, **keys).training_loader()
 

@@ -53,7 +53,7 @@ class Sharded:
         own, first = ([], 0) if owner is None else (parts[owner], starts[owner])
         context, nodes = DistributedContext(device=device), np.array(cached, np.int64)
         self.source = ShardedFeatures(own, first, matrix, owners, self.calls, context)
-        self.source.cache(nodes)
+        self.source.cache_by_table(nodes)
         self.calls.asked.clear()
         self.calls.num_calls = 0
 

@@ -1,14 +1,17 @@
-"""Small graphs and their blocks, built the slow and obvious way, one edge at a time."""
+"""Small graphs and their blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
+from tests.sampling.graphs import blocks_of, cpu_sampler, csc, seeds_of
 
 
 @dataclass(frozen=True)
@@ -78,46 +81,24 @@ def full_block(
 
 
 def seed_blocks(
-    graph: Graph,
-    seeds: Sequence[int],
-    num_layers: int,
-    fan_out: int | None = None,
-    draw: torch.Generator | None = None,
+    graph: Graph, seeds: Sequence[int], num_layers: int, fan_out: int = -1, step: int = 0
 ) -> tuple[Tensor, list[Block]]:
     """The nodes (seeds first) and the blocks that `num_layers` layers need for the seeds.
 
-    With a `fan_out` that many in-edges are drawn, and the blocks carry the whole degrees.
+    With a `fan_out` that many in-edges are drawn, others in each step, and the blocks carry the
+    whole degrees.
     """
-    nodes, blocks = list(seeds), []
-    for _ in range(num_layers):
-        num_dst, kept, degrees = len(nodes), [], []
-        for node in nodes[:num_dst]:
-            edges = graph.in_edges(node)
-            degrees.append(float(len(edges)))
-            if fan_out is not None and len(edges) > fan_out:
-                chosen = torch.randperm(len(edges), generator=draw)[:fan_out]
-                edges = [edges[i] for i in chosen.tolist()]
-            kept.append(edges)
-        known = {node: i for i, node in enumerate(nodes)}
-        indices = []
-        for edge in (edge for edges in kept for edge in edges):
-            source = int(graph.edge_index[0, edge])
-            if source not in known:
-                known[source] = len(nodes)
-                nodes.append(source)
-            indices.append(known[source])
-        flat = [edge for edges in kept for edge in edges]
-        blocks.append(
-            Block(
-                indptr=torch.tensor([0, *[len(edges) for edges in kept]]).cumsum(0),
-                indices=torch.tensor(indices, dtype=torch.int64),
-                num_src=len(nodes),
-                weight=None if graph.weight is None else graph.weight[flat],
-                degree=None if fan_out is None else torch.tensor(degrees),
-                norm=graph.norm[nodes],
-            )
-        )
-    return torch.tensor(nodes, dtype=torch.int64), blocks[::-1]
+    edges = csc(graph.num_nodes, *graph.edge_index.numpy())
+    sampler = cpu_sampler(edges, [fan_out] * num_layers, edge_ids=True)
+    sample, degrees = sampler.sample(seeds_of(seeds), SampleKey(0, 0, step)), np.diff(edges[0])
+    (nodes,), blocks = sample.nodes.values(), []
+    for block in reversed(blocks_of(sample)):
+        known = torch.from_numpy(degrees).float()[nodes[: block.num_dst]]
+        weight = None if graph.weight is None else graph.weight[block.edge_ids]
+        norm = graph.norm[nodes[: block.num_src]]
+        degree = None if fan_out == -1 else known
+        blocks.append(replace(block, weight=weight, degree=degree, norm=norm))
+    return nodes, blocks
 
 
 def name_of(case: object) -> str:

@@ -75,8 +75,7 @@ def logits(*words: str) -> pd.DataFrame:
 
 
 def test_another_table_is_read_as_the_run_keeps_it(
-    here: Path,
-    capfd: pytest.CaptureFixture[str],
+    here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nodes = trained(here)
     expected = logits()

@@ -197,8 +197,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, graph: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "keys"),
-    [("gcn", []), ("Deep", [NO_ROOM]), ("Layered", [NO_ROOM, BY_50])],
+    ("name", "keys"), [("gcn", []), ("Deep", [NO_ROOM]), ("Layered", [NO_ROOM, BY_50])]
 )
 def test_all_numbers_are_those_of_the_forward_pass(
     name: str, keys: list[str], monkeypatch: pytest.MonkeyPatch

@@ -333,9 +333,7 @@ def test_a_link_in_a_strangers_run_is_not_written_through(
     assert [*victim.iterdir()] == [] if name == "logs" else victim.read_text() == "mine"
 
 
-def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
-    tmp_path: Path,
-) -> None:
+def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(tmp_path: Path) -> None:
     files = write(tmp_path)
     keys = [*(f"dataset.{key}={path}" for key, path in files.items()), "run.if_exists=resume"]
     keys += ["dataset.task=multiclass", f"dataset.store_dir={tmp_path}/stores"]
@@ -396,10 +394,7 @@ def left_behind() -> set[str]:
 
 @pytest.mark.slow
 def test_ranks_that_fail_anywhere_are_started_again_and_lose_nothing(
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     undisturbed = tmp_path / "whole"
     begin(undisturbed, cache, *TWO_RANKS, "trainer.epochs=3")

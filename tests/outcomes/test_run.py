@@ -50,10 +50,7 @@ class Command:
 
 @pytest.fixture
 def gnntrain(
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.chdir(tmp_path)

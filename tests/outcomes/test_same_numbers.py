@@ -291,13 +291,13 @@ def test_parts_of_another_graph_or_that_cannot_be_shared_out_or_are_not_there_ar
 
 
 def test_machines_with_other_parts_of_the_same_graph_are_refused(in_parts: Config) -> None:
-    opened, hosts = open_graph(in_parts), [SimpleNamespace(host=at) for at in ("here", "there")]
+    graph, hosts = open_graph(in_parts)[0], [SimpleNamespace(host=at) for at in ("here", "there")]
     for other, is_refused in (({}, False), ({"partition": "another digest"}, True)):
         rendezvous: Any = SimpleNamespace(
             processes=hosts, gather=lambda _, own, other=other: [own, own | other]
         )
         with pytest.raises(UserError, match="there") if is_refused else nullcontext():
-            compare_stores(opened, rendezvous)
+            compare_stores(graph, rendezvous)
 
 
 def test_ranks_that_train_beside_servers_open_no_part(in_parts: Config) -> None:

@@ -18,15 +18,7 @@ from gnntrain.reporting.tables import restore_terminal
 from gnntrain.training.records import Summary
 from tests.processes import started
 from tests.reporting.samples import INFO, SUMMARY, info, record, record_with_val, step, summary
-from tests.reporting.terminals import (
-    HIDE,
-    SHOW,
-    Clock,
-    Terminal,
-    drawn_lines,
-    final_lines,
-    golden,
-)
+from tests.reporting.terminals import HIDE, SHOW, Clock, Terminal, drawn_lines, final_lines, golden
 
 COLOURS = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7]|38;[0-9;]*)m")
 

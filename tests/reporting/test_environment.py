@@ -60,9 +60,7 @@ def test_gpus_of_amd_are_read_from_rocm_smi(tools: Path) -> None:
     ]
 
 
-def test_a_machine_without_the_tools_has_no_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_machine_without_the_tools_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     found = describe_environment(seed=0)
     assert found["gpus"] == []

@@ -13,13 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnntrain.config import (
-    Config,
-    FilesConfig,
-    ModelConfig,
-    RunConfig,
-    TrainerConfig,
-)
+from gnntrain.config import Config, FilesConfig, ModelConfig, RunConfig, TrainerConfig
 from gnntrain.data.graph import EDGE
 from gnntrain.data.store import StoredGraph
 from gnntrain.errors import RunError, UserError

@@ -137,9 +137,7 @@ def in_edges(sample: Sample) -> list[dict[tuple[EdgeType, int], list[int]]]:
 
 
 def assert_equal(
-    found: Sample,
-    expected: Sample,
-    originals: Mapping[NodeType, Int64Array] | None = None,
+    found: Sample, expected: Sample, originals: Mapping[NodeType, Int64Array] | None = None
 ) -> None:
     """Equal samples, wherever they lie.
 

@@ -73,12 +73,7 @@ def assert_same_draws(
     data=st.data(),
 )
 def test_one_key_gives_equal_arrays_on_both_devices(
-    device: str,
-    graph: CSC,
-    fan_outs: list[int],
-    key: SampleKey,
-    replace: bool,
-    data: st.DataObject,
+    device: str, graph: CSC, fan_outs: list[int], key: SampleKey, replace: bool, data: st.DataObject
 ) -> None:
     seeds = data.draw(st.lists(st.integers(0, len(graph[0]) - 2), max_size=8))
     fan_outs = [min(fan_out, 20) for fan_out in fan_outs] if replace else fan_outs

@@ -124,9 +124,7 @@ def test_a_batch_of_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -
         numbers.relabel(np.arange(3 * CHUNK_EDGES))
 
 
-def test_owners_are_asked_once_a_hop_and_send_ids_counts_and_sources_alone(
-    tmp_path: Path,
-) -> None:
+def test_owners_are_asked_once_a_hop_and_send_ids_counts_and_sources_alone(tmp_path: Path) -> None:
     sampler, caller = by_turns(tmp_path, small_graph(3000, 60_000), 2).sampler([5, 3], 2)
     blocks = blocks_of(sampler.sample(seeds_of(torch.arange(0, 3000, 6)), KEY))
     num_dst = sum(block.num_dst for block in blocks)

@@ -36,12 +36,7 @@ from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray
 from gnntrain.errors import Interrupted, RunError
 from gnntrain.loading import read_counts, shared
-from gnntrain.loading.features import (
-    CopiedFeatures,
-    FeatureSource,
-    InPlaceFeatures,
-    rows_of,
-)
+from gnntrain.loading.features import CopiedFeatures, FeatureSource, InPlaceFeatures, rows_of
 from gnntrain.loading.graph import GraphTensors
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.loading.placement import cached_rows
@@ -338,10 +333,7 @@ def test_machines_together_give_what_one_gives_and_all_know_it(tmp_path: Path) -
 
 
 def sampled(
-    store: StoredGraph,
-    model: GNN | HeteroGNN,
-    fan_outs: tuple[int, ...],
-    batch_size: int = 4,
+    store: StoredGraph, model: GNN | HeteroGNN, fan_outs: tuple[int, ...], batch_size: int = 4
 ) -> Any:
     loaders, needs = {}, model.needs
     for split in ("train", "val", "test"):

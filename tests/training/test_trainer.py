@@ -271,10 +271,7 @@ def test_a_compiled_model_trains_as_the_eager_one(
         ({}, [1.0] * 4),
         ({"scheduler": "linear"}, [1.0, 0.75, 0.5, 0.25]),
         ({"scheduler": "cosine"}, [1.0, 0.853553, 0.5, 0.146447]),
-        (
-            {"scheduler": "step", "scheduler_step": 2, "scheduler_gamma": 0.1},
-            [1.0] * 4 + [0.1] * 4,
-        ),
+        ({"scheduler": "step", "scheduler_step": 2, "scheduler_gamma": 0.1}, [1.0] * 4 + [0.1] * 4),
         ({"scheduler": "linear", "warmup_epochs": 1}, [1 / 3, 2 / 3, 1.0, 0.75, 0.5, 0.25]),
     ],
 )
