@@ -18,11 +18,7 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import triton_kernels as kernels
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
-from gnntrain.sampling.cpu import (
-    check_csc,
-    checked_seeds,
-    numba_hop_key,
-)
+from gnntrain.sampling.cpu import checked_seeds, numba_hop_key
 from gnntrain.sampling.triton_kernels import BLOCK, UNKNOWN
 
 MAX_ROW_DRAWS = 64
@@ -58,7 +54,7 @@ class GPUSampler(Sampler):
             interpreter (`TRITON_INTERPRET=1`), very slowly.
 
     Raises:
-        UserError: The graph has several edge types; the tensors are no CSC; or there is no GPU.
+        UserError: The graph has several edge types, or there is no GPU.
     """
 
     on_gpu = True
@@ -88,7 +84,6 @@ class GPUSampler(Sampler):
                 "the Triton sampler needs a GPU, and the graph lies in host memory",
                 "Leave out sampler.backend=triton: the CPU draws then.",
             )
-        check_csc(indptr, indices)
         self._indptr, self._indices = indptr.contiguous(), indices.contiguous()
         self._max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
         self._fan_outs = fan_outs[self._edge_type]
@@ -129,7 +124,7 @@ class GPUSampler(Sampler):
             keys = self.hop_keys(key).to(self._device, non_blocking=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
             batch.forget()
-            sizes = _read(batch.sizes)
+            sizes: list[int] = batch.sizes.tolist()  # synchronises
         # The device has finished. Not reached after an error, when `local` may hold half a batch.
         self._idle.append(batch.local)
         if sizes[-1] > 0:
@@ -207,7 +202,7 @@ class GPUSampler(Sampler):
                     "Lower trainer.batch_size or sampler.fan_outs (no -1), or leave out "
                     "trainer.cuda_graph.",
                 )
-            batch.num_known, num_edges = _read(torch.stack([batch.sizes[hop], offsets[-1]]))
+            batch.num_known, num_edges = torch.stack([batch.sizes[hop], offsets[-1]]).tolist()
             offsets = offsets[: batch.num_known + 1]
         num_edges = max(1, num_edges)
         if batch.num_known + num_edges > MAX_LOCAL:
@@ -371,12 +366,6 @@ def resolve_draws(
         falls_back = falls_back | falls_back[twins]
         twins = twins[twins]
     return torch.where(falls_back, fallbacks, positions)
-
-
-def _read(sizes: Tensor) -> list[int]:
-    """Read numbers from the device, which synchronises it."""
-    numbers: list[int] = sizes.tolist()
-    return numbers
 
 
 def _launch(kernel: Any, length: int, *args: Any, tile: int = BLOCK, **constants: int) -> None:
