@@ -124,7 +124,7 @@ class GPUSampler(Sampler):
             keys = self.hop_keys(key).to(self._device, non_blocking=True)
             hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
             batch.forget()
-            sizes: list[int] = batch.sizes.tolist()  # synchronises
+            sizes = _read(batch.sizes)
         # The device has finished. Not reached after an error, when `local` may hold half a batch.
         self._idle.append(batch.local)
         if sizes[-1] > 0:
@@ -202,7 +202,7 @@ class GPUSampler(Sampler):
                     "Lower trainer.batch_size or sampler.fan_outs (no -1), or leave out "
                     "trainer.cuda_graph.",
                 )
-            batch.num_known, num_edges = torch.stack([batch.sizes[hop], offsets[-1]]).tolist()
+            batch.num_known, num_edges = _read(torch.stack([batch.sizes[hop], offsets[-1]]))
             offsets = offsets[: batch.num_known + 1]
         num_edges = max(1, num_edges)
         if batch.num_known + num_edges > MAX_LOCAL:
@@ -366,6 +366,12 @@ def resolve_draws(
         falls_back = falls_back | falls_back[twins]
         twins = twins[twins]
     return torch.where(falls_back, fallbacks, positions)
+
+
+def _read(sizes: Tensor) -> list[int]:
+    """Read numbers from the device, which synchronises it."""
+    numbers: list[int] = sizes.tolist()
+    return numbers
 
 
 def _launch(kernel: Any, length: int, *args: Any, tile: int = BLOCK, **constants: int) -> None:
