@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,10 +18,6 @@ from gnntrain.data.graph import EdgeType, FusedCSC, GraphSchema, NodeType
 from gnntrain.errors import GnntrainError, RunError, UserError
 from gnntrain.plugins import SAMPLERS, load_plugin, told
 from gnntrain.sampling.block import Sample
-
-Int64Array = npt.NDArray[np.int64]
-Int32Array = npt.NDArray[np.int32]
-
 
 DEFAULT = "default"
 """Stands for all edge types without fan-outs of their own."""

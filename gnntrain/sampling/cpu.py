@@ -11,22 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
+from gnntrain.data.graph import EdgeType, FusedCSC, Int64Array, NodeType
 from gnntrain.errors import RunError, UserError
-from gnntrain.sampling.base import (
-    FanOuts,
-    FanOutScope,
-    Int32Array,
-    Int64Array,
-    SampleKey,
-    Sampler,
-    Seeds,
-)
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.kernels import (
     HopEdges,
     HopOptions,
     InEdges,
+    Int32Array,
     Numbers,
     count_edges,
     draw_by_node,
