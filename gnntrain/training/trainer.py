@@ -179,9 +179,8 @@ class Trainer:
             while not self.is_over:
                 for callback in self.callbacks:
                     callback.before_epoch(self)
-                number = max(self.context.gather(control.stop_requested))
-                if number and self.result.records:  # the checkpoint of the epoch before is written
-                    raise Interrupted(number)
+                if self.result.records:  # the checkpoint of the epoch before is written
+                    self.context.meet()
                 self._run_epoch()
         finally:
             control.enter(Phase.CLOSING, self.step)
