@@ -67,16 +67,11 @@ def _is_not_finite(stored: AnyArray, dtype: str) -> AnyArray:
 
 
 def _chunks(nodes: NodeData, dataset: str, where: str) -> Iterator[tuple[int, AnyArray]]:
-    features, num_features = nodes.features, nodes.num_features
+    num_features = nodes.num_features
     step = max(1, _CHUNK_BYTES // max(1, 4 * num_features))
     for start in range(0, nodes.num_nodes, step):
         stop = min(start + step, nodes.num_nodes)
-        if features is None:
-            rows: AnyArray = np.empty((stop - start, 0), dtype=np.float32)
-        elif isinstance(features, np.ndarray):
-            rows = features[start:stop]
-        else:
-            rows = features.rows(start, stop)
+        rows = nodes.rows(start, stop)
         if rows.shape != (stop - start, num_features):
             expected = [stop - start, num_features]
             problem = f"{where}features of nodes {start} … {stop - 1} have shape {list(rows.shape)}"

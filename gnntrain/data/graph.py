@@ -360,6 +360,14 @@ class NodeData:
             return int(self.features.shape[1])
         return 0 if self.features is None else self.features.num_features
 
+    def rows(self, start: int, stop: int) -> AnyArray:
+        """The features of a range of nodes; without features, rows of no number."""
+        if self.features is None:
+            return np.empty((stop - start, 0), np.float32)
+        if isinstance(self.features, np.ndarray):
+            return self.features[start:stop]
+        return self.features.rows(start, stop)
+
 
 @dataclass
 class EdgeData:

@@ -155,8 +155,7 @@ class PartitionedGraph(Graph):
             for number in parts:
                 part, folder = meta.parts[number], path / f"part{number}"
                 arrays = map_arrays(folder, part.arrays, check=check)
-                sizes = part.node_counts, part.edge_counts
-                graph = Graph(**meta.attributes_of(part.arrays, arrays, *sizes, {}))
+                graph = Graph(**meta.attributes_of(part.arrays, arrays, {}))
                 ranges = {t: range(*s[number : number + 2].tolist()) for t, s in starts.items()}
                 originals = {name: arrays[f"original_{i}"] for i, name in enumerate(starts)}
                 opened.append(Part(ranges, graph, originals))
@@ -172,9 +171,8 @@ class PartitionedGraph(Graph):
             for name, array in described.items()
         }
         no_rows["indptr"] = np.zeros(len(meta.edge_types), np.int64)
-        no_nodes, no_edges = [0] * len(meta.node_types), [0] * len(meta.edge_types)
         return cls(
-            **meta.attributes_of(described, no_rows, no_nodes, no_edges, shared),
+            **meta.attributes_of(described, no_rows, shared),
             path=path,
             meta=meta,
             parts=parts,
