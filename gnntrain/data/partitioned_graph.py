@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays
+from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays, stored_dtype
 from gnntrain.data.graph import (
     Edges,
     EdgeType,
@@ -167,7 +167,7 @@ class PartitionedGraph(Graph):
             ) from error
         described = meta.parts[0].arrays
         no_rows = {
-            name: np.empty((0, *array.shape[1:]), array.stored_dtype)
+            name: np.empty((0, *array.shape[1:]), stored_dtype(array.dtype))
             for name, array in described.items()
         }
         no_rows["indptr"] = np.zeros(len(meta.edge_types), np.int64)

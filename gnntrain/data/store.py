@@ -180,23 +180,6 @@ class StoreMeta(GraphMeta):
     FORMAT = "gnntrain-store"
     VERSION = 3
 
-    @property
-    def content_digest(self) -> str:
-        """Digest of the arrays' checksums and their meaning, by which runs are compared; not of
-        their origin, nor of names of classes. It never changes: of a homogeneous graph the arrays
-        have the names that they had before stores knew types."""
-        arrays = {name: array for name, array in self.arrays.items() if name != "class_names"}
-        content = {name: getattr(self, name) for name in ("task", "metric", "num_classes")}
-        node_types = [kind.name for kind in self.node_types]
-        edge_types = [list(kind.name) for kind in self.edge_types]
-        if (node_types, edge_types) == ([NODE], [[*EDGE]]):
-            arrays = {name.removesuffix("_0"): array for name, array in arrays.items()}
-        else:
-            content |= {"node_types": node_types, "edge_types": edge_types, "target": self.target}
-        content["arrays"] = {name: array.checksum for name, array in arrays.items()}
-        content["dtypes"] = {name: array.dtype for name, array in arrays.items()}
-        return digest_of(content)
-
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class StoredGraph(Graph):
@@ -235,8 +218,21 @@ class StoredGraph(Graph):
 
     @property
     def content_digest(self) -> str:
-        """See `StoreMeta.content_digest`."""
-        return self.meta.content_digest
+        """Digest of the arrays' checksums and their meaning, by which runs are compared; not of
+        their origin, nor of names of classes. It never changes: of a homogeneous graph the arrays
+        have the names that they had before stores knew types."""
+        meta = self.meta
+        arrays = {name: array for name, array in meta.arrays.items() if name != "class_names"}
+        content = {name: getattr(meta, name) for name in ("task", "metric", "num_classes")}
+        node_types = [kind.name for kind in meta.node_types]
+        edge_types = [list(kind.name) for kind in meta.edge_types]
+        if (node_types, edge_types) == ([NODE], [[*EDGE]]):
+            arrays = {name.removesuffix("_0"): array for name, array in arrays.items()}
+        else:
+            content |= {"node_types": node_types, "edge_types": edge_types, "target": meta.target}
+        content["arrays"] = {name: array.checksum for name, array in arrays.items()}
+        content["dtypes"] = {name: array.dtype for name, array in arrays.items()}
+        return digest_of(content)
 
     @property
     def num_bytes(self) -> int:

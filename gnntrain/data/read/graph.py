@@ -35,9 +35,14 @@ from gnntrain.data.read.edges import (
     read_foreign_key,
 )
 from gnntrain.data.read.features import NodeRows, describe_features, make_features, read_nodes
-from gnntrain.data.read.labels import Targets, read_targets, warn_of_label_leaks
+from gnntrain.data.read.labels import (
+    SplitSource,
+    Targets,
+    read_targets,
+    split_nodes,
+    warn_of_label_leaks,
+)
 from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
-from gnntrain.data.read.splits import SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import open_table, table_in_memory
 from gnntrain.data.tables import BadRows, Columns, Table
