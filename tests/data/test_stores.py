@@ -64,7 +64,7 @@ def test_the_second_run_opens_what_the_first_built_without_a_lock(
     monkeypatch.undo()
     half = PrepareOptions(feature_dtype="float16")
     store = open_or_build(tmp_path / "new" / "cache", lambda: IDENTITY, half, small_graph).store
-    assert store.only_nodes.feature_dtype == "float16"
+    assert store.target_nodes.feature_dtype == "float16"
 
 
 def test_a_damaged_store_and_one_of_other_data_are_rebuilt_with_the_reason(tmp_path: Path) -> None:
