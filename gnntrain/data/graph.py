@@ -116,6 +116,8 @@ class FusedCSC:
 
     def part(self, number: int) -> tuple[Int64Array, IntArray]:
         """The offsets and sources of one edge type, as views: a CSC of its own."""
+        if len(self.edge_types) == 1:
+            return self.indptr, self.indices
         offsets = slice(self.first_offset[number], self.first_offset[number + 1])
         edges = slice(self.first_edge[number], self.first_edge[number + 1])
         return self.indptr[offsets], self.indices[edges]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from gnntrain.config import FilesConfig
 from gnntrain.config.graph_spec import GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, did_you_mean, shown
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
@@ -48,9 +48,6 @@ from gnntrain.data.table_files import open_table, table_in_memory
 from gnntrain.data.tables import BadRows, Columns, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 
 def read_graph(

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from gnntrain.config import FilesConfig
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
 from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
@@ -31,9 +31,6 @@ from gnntrain.data.targets import check_split_number
 from gnntrain.data.values import TEXT, BoolArray, listed_marks, number_of, to_categories
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 _logger = logging.getLogger("gnntrain")
 

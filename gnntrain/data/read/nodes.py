@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnntrain.config import FilesConfig
 from gnntrain.config.graph_spec import TYPE_NAMES, NodeSpec, node_spec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, Graph, Int64Array
@@ -32,9 +32,6 @@ from gnntrain.data.values import (
     without_zero_fractions,
 )
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 
 class NodeIndex:
