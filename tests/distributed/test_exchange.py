@@ -24,6 +24,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray as Array
+from gnntrain.distributed.owners import answers_of
 from gnntrain.errors import RunError
 from tests.distributed.exchanges import TOKEN, exchanges
 
@@ -132,8 +133,8 @@ def test_a_call_waits_until_its_name_is_served() -> None:
 def test_a_name_that_was_withdrawn_can_be_served_anew() -> None:
     with exchanges([0, 1], TWO) as ranks:
         for value in (1, 2):
-            ranks[1].serve("value", lambda _, value=value: [np.array(value)])
-            assert ranks[0].call("value", {1: []})[1][0] == value
+            ranks[1].serve("value", answers_of([np.array([value])]))
+            assert ranks[0].call("value", {1: [np.array([0])]})[1][0] == value
             ranks[1].withdraw("value")
 
 
