@@ -48,6 +48,7 @@ class Aggregate(Operator):
     """
 
     features: LazyFeatures
+    edges: Edges
     total: Sum
     root: str
     dtype: torch.dtype
@@ -58,23 +59,23 @@ class Aggregate(Operator):
         return {"none": width, "beside": 2 * width, "added": width // 2}[self.root]
 
     def fake(self) -> Tensor:
-        device = self.total.indptr.device
-        return torch.empty(self.total.num_dst, self.out_width, dtype=self.dtype, device=device)
+        device = self.edges.indptr.device
+        return torch.empty(self.edges.num_dst, self.out_width, dtype=self.dtype, device=device)
 
     def reference(self) -> Tensor:
         """Some columns of all rows are read at a time, or of each edge's, whichever are fewer."""
         features, total, root, dtype = self.features, self.total, self.root, self.dtype
-        exact, num_dst, heads = exact_type(features.rows.dtype, dtype), total.num_dst, total.heads
+        (indptr, src, edge_ids, dst_offset, _), num_dst = self.edges, self.edges.num_dst
+        exact, heads, num_rows = exact_type(features.rows.dtype, dtype), total.heads, len(features)
         width = features.num_features // 2 if root == "added" else features.num_features
-        indptr, src, num_rows = total.indptr, total.indices, len(features)
         factors: list[Tensor] = []  # of each edge's row
         if (weight := total.edge_weight) is not None:
-            weight = weight if total.edge_ids is None else weight.index_select(0, total.edge_ids)
+            weight = weight if edge_ids is None else weight.index_select(0, edge_ids)
             factors.append(weight.reshape(len(src), heads))
         if total.source_scale is not None:
             factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
         if total.skip_own:
-            is_other = src != destinations(indptr, len(src)) + total.dst_offset
+            is_other = src != destinations(indptr, len(src)) + dst_offset
             factors.append(is_other.unsqueeze(1))
         factors_of_heads: Any = [None] * heads
         if factors:
@@ -97,7 +98,7 @@ class Aggregate(Operator):
             return Gather(features, start, start + number, dtype).reference()
 
         # The first destination that is a source, and that source.
-        first, start = max(0, -total.dst_offset), max(0, total.dst_offset)
+        first, start = max(0, -dst_offset), max(0, dst_offset)
         if total.loop is not None:
             number = min(len(total.loop), num_dst - first)
             factor = total.loop[:number].view(number, heads, 1)
@@ -107,23 +108,25 @@ class Aggregate(Operator):
             number = min(num_rows, num_dst - first)
             out[first : first + number] += own(start, number, exact)[:, width:]
         if root == "beside":
-            return torch.cat([out.to(dtype), own(total.dst_offset, num_dst, dtype)], dim=1)
+            return torch.cat([out.to(dtype), own(dst_offset, num_dst, dtype)], dim=1)
         return out.to(dtype)
 
     def cpu(self) -> Tensor:
-        put = reduction(self.features, self.total, self.root)
-        out = BUFFERS.empty((self.total.num_dst, self.out_width), self.dtype)
-        by_rows(len(out), len(self.total.indices), lambda a, b: put(a, b, out[a:b]))
+        put = reduction(self.features, self.edges, self.total, self.root)
+        out = BUFFERS.empty((self.edges.num_dst, self.out_width), self.dtype)
+        by_rows(len(out), len(self.edges.indices), lambda a, b: put(a, b, out[a:b]))
         return out
 
     def cuda(self) -> Tensor:
         """Hubs' edges are summed in chunks, see `triton_kernels.reduce_rows`."""
         total, features, root, out = self.total, self.features, self.root, self.fake()
+        num_edges, most = len(self.edges.indices), self.edges.max_in_edges
         num_loops = len(features) * (root == "added") if total.loop is None else len(total.loop)
         width = self.out_width // 2 if root == "beside" else self.out_width
-        chunks = num_chunks(len(total.indices), total.max_in_edges) if len(out) else 0
-        more: dict[str, Any] = {"heads": total.heads, "num_loops": num_loops, "num_rows": len(out)}
-        more |= {"CHUNK": launching.CHUNK_EDGES if chunks else 0, "partial": None}
+        chunks = num_chunks(num_edges, most) if len(out) else 0
+        more: dict[str, Any] = {"heads": total.heads, "skip_own": total.skip_own, "partial": None}
+        more |= {"num_loops": num_loops, "num_rows": len(out)}
+        more["CHUNK"] = launching.CHUNK_EDGES if chunks else 0
         if chunks:
             partial = out.new_empty(chunks, width, dtype=exact_type(out.dtype))
             bare = {"total": total._replace(scale=None, loop=None), "root": "none"}
@@ -135,36 +138,37 @@ class Aggregate(Operator):
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        edges, dtype, number = Sum(*given.edges), given.dtype, given.num_rows
+        edges, dtype, number = given.edges, given.dtype, given.num_rows
         mean, factors = given.mean(), given.factors()
-        heads = edges._replace(edge_weight=given.exact(given.num_edges, 3))
+        heads = Sum(given.exact(given.num_edges, 3))
         loops = heads._replace(loop=given.exact(edges.num_dst, 3))
 
         def of(rows: Tensor | LazyFeatures, total: Sum, root: str = "none") -> Operator:
             features = LazyFeatures(rows) if isinstance(rows, Tensor) else rows
-            return Aggregate(features, total, root, dtype)
+            return Aggregate(features, edges, total, root, dtype)
 
-        grad = given.rows(edges.num_dst, 48)
+        grad, back = LazyFeatures(given.rows(edges.num_dst, 48)), given.back()
         return {
             "mean, own rows": of(given.features(136), mean, "beside"),  # SAGE's first layer
             "float32 rows": of(given.features(136, torch.float32), mean, "beside"),
-            "float32 sums": Aggregate(given.features(136), mean, "beside", torch.float32),
+            "float32 sums": Aggregate(given.features(136), edges, mean, "beside", torch.float32),
             "rows in several matrices": of(given.spread(40), mean, "beside"),
-            "sum": of(given.rows(number, 5), edges),
+            "sum": of(given.rows(number, 5), Sum()),
             "all factors": of(given.rows(number, 47), factors),
             "heads": of(given.rows(number, 15), heads),
             "loops by head": of(given.rows(number, 15), loops),
-            "gradient": of(grad, factors.transposed(given.back())),
-            "gradient with own rows": of(grad, mean.transposed(given.back()), "added"),
+            "gradient": Aggregate(grad, back, factors.transposed(), "none", dtype),
+            "gradient with own rows": Aggregate(grad, back, mean.transposed(), "added", dtype),
         }
 
 
-def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, int, Tensor], None]:
+def reduction(
+    features: LazyFeatures, edges: Edges, total: Sum, root: str
+) -> Callable[[int, int, Tensor], None]:
     """Reduces for the destinations `start … stop − 1` into the rows of a tensor, on this thread."""
-    table, own, heads = table_of(features), total.dst_offset, total.heads
+    table, own, heads = table_of(features), edges.dst_offset, total.heads
     row_width, row_type = features.num_features, features.rows.dtype
     width = row_width // 2 if root == "added" else row_width
-    edges = arrays(*total[:3])
     factors = (
         factors_of(total.edge_weight, heads),
         factors_of(total.source_scale),
@@ -172,7 +176,7 @@ def reduction(features: LazyFeatures, total: Sum, root: str) -> Callable[[int, i
         factors_of(total.loop, heads),
     )
     num_added = len(features) if root == "added" else 0
-    given = table, edges, factors, (own, total.skip_own, num_added)
+    given = table, arrays(*edges[:3]), factors, (own, total.skip_own, num_added)
 
     def put(start: int, stop: int, out: Tensor) -> None:
         memory = np.empty(width, number_type(row_type, out.dtype))

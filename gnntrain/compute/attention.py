@@ -155,9 +155,8 @@ class AttentionBackward(Operator):
         if self.loop_alpha is not None and self.loop_weight is not None:
             products = by_head(exact * self.rows[own, :width], heads).sum(-1)
             by_loop = torch.addcmul(self.loop_weight * products, self.loop_alpha, mean, value=-1)
-        total = Sum(*back, weight, loop=self.loop_weight)
-        features = LazyFeatures(grad).arguments()
-        rows_grad = call.aggregate(*features, *total, "none", self.rows.dtype)
+        features, total = LazyFeatures(grad).arguments(), Sum(weight, loop=self.loop_weight)
+        rows_grad = call.aggregate(*features, *back, *total, "none", self.rows.dtype)
         if target is None:
             return rows_grad, fill_padding(by_edge, indptr), by_loop
         assert back.edge_ids is not None
@@ -165,9 +164,10 @@ class AttentionBackward(Operator):
         parts = self.rows[:, width:].to(target.dtype)
         sums = end_sums(parts, target, src, dst, target.dtype)
         by_edge = fill_padding(before_relu(by_edge, sums, self.slope, False), indptr)
+        features = LazyFeatures(by_edge).arguments()
         by_source, by_target = (
-            call.aggregate(*LazyFeatures(by_edge).arguments(), *total, "none", by_edge.dtype)
-            for total in (Sum(back.indptr, back.edge_ids), Sum(indptr, _numbers(self.edges)))
+            call.aggregate(*features, *over, *Sum(), "none", by_edge.dtype)
+            for over in (Edges(back.indptr, back.edge_ids), _numbered(self.edges))
         )
         if self.loop_alpha is not None:
             by_loop = before_relu(by_loop, parts[own] + target, self.slope, False)
@@ -206,8 +206,8 @@ class AttentionBackward(Operator):
         cpu.by_rows(len(rows_grad), len(edges.indices), task)
         if target is None:
             return rows_grad, by_edge, by_loop
-        total = Sum(edges.indptr, _numbers(edges))
-        by_target = Aggregate(LazyFeatures(by_edge), total, "none", alpha.dtype).cpu()
+        features = LazyFeatures(by_edge)
+        by_target = Aggregate(features, _numbered(edges), Sum(), "none", alpha.dtype).cpu()
         return rows_grad, by_target.add_(by_loop) if len(by_loop) else by_target, alpha[:0]
 
     @staticmethod
@@ -230,9 +230,10 @@ class AttentionBackward(Operator):
         return found
 
 
-def _numbers(edges: Edges) -> Tensor:
-    """0, 1, … of the edges: as the sources of a sum of rows by edge."""
-    return torch.arange(len(edges.indices), dtype=edges.indptr.dtype, device=edges.indptr.device)
+def _numbered(edges: Edges) -> Edges:
+    """The edges with their own numbers as sources: for a sum of rows by edge."""
+    kind, device = edges.indptr.dtype, edges.indptr.device
+    return Edges(edges.indptr, torch.arange(len(edges.indices), dtype=kind, device=device))
 
 
 class PairScores(Operator):

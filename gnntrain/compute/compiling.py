@@ -34,8 +34,9 @@ def compile_kernels(dtype: torch.dtype) -> None:
     indptr, indices = torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     features = LazyFeatures(torch.ones(1, 1, dtype=dtype))
     weight, bias = torch.ones(1, 2), torch.ones(1)
-    total = Sum(indptr, indices, scale=Edges(indptr, indices).shares(torch.float32))
-    out, inputs = AggregateLinear(features, total, weight, bias, "beside", 0.5, True).cpu()
+    edges = Edges(indptr, indices)
+    total = Sum(scale=edges.shares(torch.float32))
+    out, inputs = AggregateLinear(features, edges, total, weight, bias, "beside", 0.5, True).cpu()
     given = out, weight, inputs, out, 0.5, torch.float32, True
     AggregateLinearBackward(*given).cpu()
     Transpose(indptr, indices, 1).cpu()

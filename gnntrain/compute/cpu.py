@@ -80,14 +80,17 @@ def array_of(rows: Tensor) -> Array:
 
 def arrays(first: Tensor, *others: Tensor | None) -> Any:
     """The memory of tensors; nothing, of the first one's type and dimensions, for None."""
-    nothing = first.new_empty((0,) * first.dim())
-    return tuple(array_of(nothing if one is None else one) for one in (first, *others))
+    array = array_of(first)
+    nothing = np.empty((0,) * array.ndim, array.dtype)
+    return array, *(nothing if one is None else array_of(one) for one in others)
 
 
 def factors_of(factors: Tensor | None, *heads: int) -> Array:
     """Factors in float32 or float64, `[n]` or by head `[n, heads]`; an empty array for None."""
-    factors = torch.empty(0, *heads) if factors is None else factors.reshape(-1, *heads)
-    return array_of((factors.float() if factors.dtype.itemsize == 2 else factors).contiguous())
+    if factors is None:
+        return np.empty((0, *heads), np.float32)
+    factors = factors.float() if factors.dtype.itemsize == 2 else factors
+    return array_of(factors.contiguous()).reshape(-1, *heads)
 
 
 def by_rows(

@@ -74,13 +74,13 @@ class Inputs:
         return LazyFeatures(held[2], places[whole.nodes], addresses_of(held, "cpu"), 40, held)
 
     def mean(self) -> Sum:
-        return Sum(*self.edges, scale=self.edges.shares(torch.float32))
+        return Sum(scale=self.edges.shares(torch.float32))
 
     def factors(self) -> Sum:
         """A sum with every factor that there may be."""
         sizes = self.num_edges, self.num_src, self.edges.num_dst, self.edges.num_dst
         weight, source_scale, scale, loop = map(self.exact, sizes)
-        return Sum(*self.edges, weight, source_scale, scale, loop, skip_own=True)
+        return Sum(weight, source_scale, scale, loop, skip_own=True)
 
 
 def awkward_inputs(

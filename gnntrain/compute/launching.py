@@ -58,7 +58,7 @@ def launch(
         more: Further arguments, or others than the operator's.
     """
     known: dict[str, Any] = {**vars(operator), **more, "result": result}
-    features, edges = known.get("features"), known.get("edges", known.get("total"))
+    features, edges = known.get("features"), known.get("edges")
     if programs is None:
         programs = len(result) if edges is None else edges.num_dst
     if result.numel() == 0 or programs == 0:

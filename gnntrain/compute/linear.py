@@ -15,7 +15,7 @@ from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import array_of, by_rows, number_type, padded
 from gnntrain.compute.examples import Inputs
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.operator import Operator, Sum
+from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.products import product_type
 
 _STEPS = 1 << 16  # of dropout's probability
@@ -34,6 +34,7 @@ class AggregateLinear(Operator):
     is_random = True
 
     features: LazyFeatures
+    edges: Edges
     total: Sum
     weight: Tensor
     bias: Tensor
@@ -43,7 +44,7 @@ class AggregateLinear(Operator):
     known: Tensor | None = None
 
     def fake(self) -> tuple[Tensor, Tensor]:
-        num_dst, weight = self.total.num_dst, self.weight
+        num_dst, weight = self.edges.num_dst, self.weight
         inputs = weight.new_empty(num_dst if self.keep else 0, weight.shape[1])
         return weight.new_empty(num_dst, weight.shape[0]), inputs
 
@@ -52,7 +53,7 @@ class AggregateLinear(Operator):
         aggregate: Any = torch.ops.gnntrain.aggregate
         inputs = self.known
         if inputs is None:
-            given = *self.features.arguments(), *self.total
+            given = *self.features.arguments(), *self.edges, *self.total
             inputs = aggregate(*given, self.root, self.weight.dtype)
         product = self.bias, inputs, self.weight.t()
         if self.dropout is None:
@@ -68,7 +69,8 @@ class AggregateLinear(Operator):
 
         Computed by separate operators, block-sized tensors would be written and read several times.
         """
-        put, num_dst = reduction(self.features, self.total, self.root), self.total.num_dst
+        put = reduction(self.features, self.edges, self.total, self.root)
+        num_dst = self.edges.num_dst
         weight, keep, known, dtype = self.weight, self.keep, self.known, self.weight.dtype
         product = product_type(dtype)
         bias, across = self.bias.to(product), weight.t().to(product)
@@ -91,18 +93,18 @@ class AggregateLinear(Operator):
             if drop is not None:
                 kernels.activate_rows(array_of(out), True, drop, start, stop)
 
-        by_rows(num_dst, len(self.total.indices), task, product)
+        by_rows(num_dst, len(self.edges.indices), task, product)
         return out, inputs
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        features, mean = given.features(5), given.mean()
+        rows = given.features(5), given.edges, given.mean()
         weight = given.rows(3, 10)
         # Far from 0 on either side: no rounding decides what ReLU keeps.
         bias = torch.tensor([16, -16, 16], dtype=given.dtype)
-        root = features, mean, weight, bias, "beside", 0.0, True
+        root = *rows, weight, bias, "beside", 0.0, True
         return {
-            "linear": AggregateLinear(features, mean, weight[:, :5], bias, "none", None, False),
+            "linear": AggregateLinear(*rows, weight[:, :5], bias, "none", None, False),
             "root, ReLU": AggregateLinear(*root),
             "known": AggregateLinear(*root[:-1], False, given.rows(given.edges.num_dst, 10)),
         }

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.selection import selected
 
 if TYPE_CHECKING:
     from gnntrain.compute.examples import Inputs
@@ -60,7 +61,6 @@ class Sum(NamedTuple):
     v), with u the source of the in-edge e; a factor of None is 1, a `loop` of None 0.
 
     Attributes:
-        indptr, indices, edge_ids, dst_offset, max_in_edges: See `Edges`.
         edge_weight: float `[num_edges]`, or `[num_edges, H]` for H heads: head h weighs the columns
             `[h·F/H, (h + 1)·F/H)`.
         source_scale: float `[num_src]`.
@@ -69,25 +69,15 @@ class Sum(NamedTuple):
         skip_own: Leave out edges from a node to itself.
     """
 
-    indptr: Tensor
-    indices: Tensor
-    edge_ids: Tensor | None = None
-    dst_offset: int = 0
-    max_in_edges: int | None = None
     edge_weight: Tensor | None = None
     source_scale: Tensor | None = None
     scale: Tensor | None = None
     loop: Tensor | None = None
     skip_own: bool = False
 
-    @property
-    def num_dst(self) -> int:
-        return len(self.indptr) - 1
-
-    def transposed(self, back: Edges) -> Sum:
+    def transposed(self) -> Sum:
         """The sum of the gradients of the sources, over their out-edges."""
-        factors = self.edge_weight, self.scale, self.source_scale, self.loop, self.skip_own
-        return Sum(*back, *factors)
+        return self._replace(source_scale=self.scale, scale=self.source_scale)
 
     @property
     def heads(self) -> int:
@@ -146,6 +136,8 @@ class Operator:
         fake = called_flat(cls, cls.fake)
         torch.library.register_fake(f"gnntrain::{name}", fake, lib=_LIBRARY)
         _LIBRARY.impl(name, called_flat(cls, cls.reference), "CompositeExplicitAutograd")
+        _LIBRARY.impl(name, called_flat(cls, selected_on("cpu")), "CPU")
+        _LIBRARY.impl(name, called_flat(cls, selected_on("cuda")), "CUDA")
         OPERATORS[name] = cls
 
     def fake(self) -> Any:
@@ -180,6 +172,11 @@ class Operator:
             return function(value) if isinstance(value, Tensor | torch.dtype) else value
 
         return type(self)(*map(mapped, vars(self).values()))
+
+
+def selected_on(device_type: str) -> Callable[[Operator], Any]:
+    """Computes by the methods that are selected on devices of a type."""
+    return lambda call: getattr(call, selected(device_type).method(call.name))()
 
 
 def called_flat(operator: type[Operator], method: Callable[[Any], Any]) -> Callable[..., Any]:

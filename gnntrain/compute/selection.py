@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import torch
-
-from gnntrain.compute.operator import called_flat
-from gnntrain.compute.ops import OPERATORS
+from importlib.util import find_spec
+from typing import Literal
 
 Kernels = Literal["numba", "triton", "torch"]
 
@@ -38,6 +34,11 @@ class KernelChoice:
         replaced = f" except {', '.join(self.replaced)}" if self.replaced else ""
         return f"{self.kernels.capitalize()}'s kernels{replaced}"
 
+    def method(self, operator: str) -> str:
+        """The method of the class `Operator` that computes the operator of this name."""
+        kind = {"numba": "cpu", "triton": "cuda", "torch": "reference"}[self.kernels]
+        return "reference" if operator in self.replaced else kind
+
     @property
     def reads_host(self) -> bool:
         """Whether all operators read feature rows in pinned host memory, or on other GPUs."""
@@ -52,9 +53,13 @@ class KernelChoice:
 
 CPU_KERNELS = KernelChoice("numba")
 """The choice on a CPU, unless another is asked for."""
+_TORCH = KernelChoice("torch")
 
-# By type of device: the choice, and torch's library of the methods that it takes.
-_selected: dict[str, tuple[KernelChoice, Any]] = {}
+# By type of device.
+_selected = {
+    "cpu": CPU_KERNELS,
+    "cuda": KernelChoice("triton" if find_spec("triton") else "torch"),
+}
 
 
 def select(choice: KernelChoice, device_type: str) -> None:
@@ -62,17 +67,9 @@ def select(choice: KernelChoice, device_type: str) -> None:
 
     On a CPU Triton's kernels run in Triton's interpreter.
     """
-    if device_type in _selected:
-        _selected[device_type][1]._destroy()  # torch before 2.8 has no other way
-    library: Any = torch.library.Library("gnntrain", "IMPL")  # type: ignore[no-untyped-call]
-    key = torch._C._dispatch_key_for_device(device_type)
-    method = {"numba": "cpu", "triton": "cuda", "torch": ""}[choice.kernels]
-    for name, operator in OPERATORS.items():
-        if method in vars(operator) and name not in choice.replaced:
-            library.impl(name, called_flat(operator, getattr(operator, method)), key)
-    _selected[device_type] = choice, library
+    _selected[device_type] = choice
 
 
 def selected(device_type: str) -> KernelChoice:
     """Who computes on devices of a type in this process."""
-    return _selected[device_type][0] if device_type in _selected else KernelChoice("torch")
+    return _selected.get(device_type, _TORCH)

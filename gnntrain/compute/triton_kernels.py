@@ -115,6 +115,7 @@ def chunk_of(indptr, num_rows, CHUNK: tl.constexpr):
 @triton.jit(do_not_specialize=["num_loops", "dst_offset", "num_rows"])
 def reduce_rows(
     features,
+    edges,
     total,
     root: tl.constexpr,
     skip_own: tl.constexpr,
@@ -143,10 +144,10 @@ def reduce_rows(
     is_column = columns < K.WIDTH
     head = columns // (K.WIDTH // K.HEADS) if K.HEADS > 1 else tl.arange(0, 1)
     if OF_CHUNKS:
-        v, first, last = chunk_of(total.indptr, num_rows, CHUNK)
+        v, first, last = chunk_of(edges.indptr, num_rows, CHUNK)
     else:
         v = tl.program_id(0)
-        first, last = tl.load(total.indptr + v), tl.load(total.indptr + v + 1)
+        first, last = tl.load(edges.indptr + v), tl.load(edges.indptr + v + 1)
     totals = tl.full([K.ROWS, K.BLOCK], 0, K.TOTAL)
     begin, end = last, last
     if partial is not None:
@@ -164,7 +165,7 @@ def reduce_rows(
         if partial is not None:
             edge += tl.where(edge >= begin, end - begin, 0)
         is_edge = edge < last
-        source = tl.load(total.indices + edge, mask=is_edge, other=0)
+        source = tl.load(edges.indices + edge, mask=is_edge, other=0)
         if skip_own:
             is_edge = is_edge & (source != own)
         weight = tl.full([K.ROWS, 1], 1, K.TOTAL)
@@ -172,8 +173,8 @@ def reduce_rows(
             scale = tl.load(total.source_scale + source, mask=is_edge, other=0)
             weight *= scale.to(K.TOTAL)[:, None]
         if total.edge_weight is not None:
-            if total.edge_ids is not None:
-                edge = tl.load(total.edge_ids + edge, mask=is_edge, other=0)
+            if edges.edge_ids is not None:
+                edge = tl.load(edges.edge_ids + edge, mask=is_edge, other=0)
             at = edge.to(tl.int64)[:, None] * K.HEADS + head[None, :]
             mask = is_edge[:, None] & (head < K.HEADS)[None, :]
             weight = weight * tl.load(total.edge_weight + at, mask=mask, other=0).to(K.TOTAL)

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from gnntrain.distributed.exchange import Exchange
 
 MOST_PADDED_EDGES = 2**22
-"""Edges of a batch of the largest size beyond which padding may cost more than launches."""
+"""Edges of a batch of the largest size beyond which padding may cost more than launches. Its rows
+are fewer: each is a seed, or has an edge that found it."""
 
 
 class LoaderBuilder:

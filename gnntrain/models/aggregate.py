@@ -43,7 +43,7 @@ def aggregate(source: Tensor | LazyFeatures, block: Block, total: Sum | None) ->
     rows, dtype = source.arguments(), torch.float32
     if total is None:
         return ops.aggregate_max(*rows, *block.edges, dtype, False)[0]  # type: ignore[no-any-return]
-    return ops.aggregate(*rows, *total, "none", dtype)  # type: ignore[no-any-return]
+    return ops.aggregate(*rows, *block.edges, *total, "none", dtype)  # type: ignore[no-any-return]
 
 
 class _Aggregate(torch.autograd.Function):
@@ -58,7 +58,7 @@ class _Aggregate(torch.autograd.Function):
             ctx.save_for_backward(rows, out, ties)
         else:
             features = LazyFeatures.of(rows).arguments()
-            out = ops.aggregate(*features, *total, "none", rows.dtype)
+            out = ops.aggregate(*features, *block.edges, *total, "none", rows.dtype)
         return out
 
     @staticmethod
@@ -76,9 +76,9 @@ def source_gradient(
     """The gradient of the source rows behind a sum over a block, `[num_src, F]` in `dtype`, from
     that of the sums, float `[num_dst, F]`; with `has_root` `[num_dst, 2F]`, whose second half is
     the gradient of the destinations' own rows."""
-    features, back = LazyFeatures.of(grad).arguments(), total.transposed(block.transposed())
-    root = "added" if has_root else "none"
-    return ops.aggregate(*features, *back, root, dtype)  # type: ignore[no-any-return]
+    features, root = LazyFeatures.of(grad).arguments(), "added" if has_root else "none"
+    over = *block.transposed(), *total.transposed()
+    return ops.aggregate(*features, *over, root, dtype)  # type: ignore[no-any-return]
 
 
 class LinearTerm(NamedTuple):
@@ -96,7 +96,7 @@ class LinearTerm(NamedTuple):
     weight: Tensor
     columns: slice = _ALL
     block: Block | None = None
-    total: Sum | None = None
+    total: Sum = Sum()
     kept: dict[torch.dtype, Tensor] | None = None
 
 
@@ -177,14 +177,15 @@ class _Sums(torch.autograd.Function):
             bias, *weights = [next(parameters) for _ in range(len(terms) + 1)]
             out: Any = None
             if is_one:
-                rows, total = features[terms[0].source].arguments(), terms[-1].total or ()
+                block: Any = terms[-1].block
+                lazy, over = features[terms[0].source], (*block.edges, *terms[-1].total)
                 root = "beside" if len(terms) > 1 else "none"
                 weight = torch.cat(weights[::-1], dim=1)
                 kept = {} if terms[-1].kept is None else terms[-1].kept
                 known = kept.get(dtype)
                 keep = known is None and any(ctx.needs_input_grad)
                 layer = weight, bias, root, dropout, keep, known
-                out, inputs = ops.aggregate_linear(*rows, *total, *layer)
+                out, inputs = ops.aggregate_linear(*lazy.arguments(), *over, *layer)
                 if known is not None:
                     inputs = known
                 elif keep:
@@ -194,12 +195,13 @@ class _Sums(torch.autograd.Function):
                 for term, weight in zip(terms, weights, strict=True):
                     lazy = features[term.source].columns(term.columns)
                     kept = {} if term.kept is None else term.kept
-                    if term.total is None:
+                    if term.block is None:
                         inputs = lazy.read(0, num_dst, dtype)
                     elif dtype in kept:
                         inputs = kept[dtype]
                     else:
-                        inputs = ops.aggregate(*lazy.arguments(), *term.total, "none", dtype)
+                        over = *term.block.edges, *term.total, "none", dtype
+                        inputs = ops.aggregate(*lazy.arguments(), *over)
                         kept[dtype] = inputs
                     if out is None:
                         out = torch.addmm(bias, inputs, weight.t())
@@ -238,7 +240,7 @@ class _Sums(torch.autograd.Function):
         for i, (shape, dtype) in enumerate(zip(ctx.shapes, types, strict=False)):
             out: Any = None
             for term, grad in of_rows[i]:
-                if term.block and term.total and term.block.num_edges > 0:
+                if term.block and term.block.num_edges > 0:
                     part = source_gradient(grad, term.block, term.total, dtype)
                     if out is None:
                         out = part if part.shape == shape else part.new_zeros(shape)

@@ -88,8 +88,8 @@ class _Attend(torch.autograd.Function):
         if loop is not None:
             loop_alpha, loop_weight = second, drop(second, dropout)
             ctx.mark_non_differentiable(second)
-        total = Sum(*block.edges, weight, loop=loop_weight)
-        out = ops.aggregate(*LazyFeatures.of(features).arguments(), *total, "none", rows.dtype)
+        lazy, total = LazyFeatures.of(features).arguments(), Sum(weight, loop=loop_weight)
+        out = ops.aggregate(*lazy, *block.edges, *total, "none", rows.dtype)
         ctx.save_for_backward(rows, out, alpha, weight, loop_alpha, loop_weight, target)
         ctx.slope, ctx.block = slope, block
         return out, second
@@ -143,9 +143,8 @@ class _PairScore(torch.autograd.Function):
             return None, *grads, None, None, att_grad
         grads = []
         for rows, by, like in ((right, back, left), (left, edges, right)):
-            total = Sum(*by)._replace(edge_weight=grad)
             features = LazyFeatures.of(rows).arguments()
-            grads.append(ops.aggregate(*features, *total, "none", like.dtype))
+            grads.append(ops.aggregate(*features, *by, *Sum(grad), "none", like.dtype))
         return None, *grads, None, None, None
 
 

@@ -142,7 +142,7 @@ class LinearConv(HeteroConv):
         """The sum or mean over a block of rows of a type."""
         is_mean = self.reduce == "mean"
         scale = block.edges.shares(exact_type(dtype)) if is_mean else agg.sampling_scale(block)
-        return Sum(*block.edges, scale=scale)
+        return Sum(scale=scale)
 
     def aggregated(self, source: Rows, block: Block) -> Tensor:
         """The aggregates of a block's in-neighbours, `[num_dst, F]`."""

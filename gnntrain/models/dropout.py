@@ -30,8 +30,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
         return x
     if x.device.type == "cpu" and selection.selected("cpu").kernels == "numba":
         return _dropout(x, probability)
-    out: Tensor = torch.native_dropout(x, probability, True)[0]
-    return out
+    return torch.native_dropout(x, probability, True)[0]
 
 
 class _Dropout(torch.autograd.Function):

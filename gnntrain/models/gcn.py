@@ -38,7 +38,7 @@ class BlockGCNConv(LinearConv, plain.GCNLayer):
         norm_dst, scale = norm[dst], sampling_scale(block)
         scale = norm_dst if scale is None else norm_dst * scale
         loop = norm_dst.square() * loop_weight
-        return Sum(*block.edges, block.weight, norm, scale, loop, skip_own=True)
+        return Sum(block.weight, norm, scale, loop, skip_own=True)
 
 
 class GCN(GNN):

@@ -25,7 +25,7 @@ class BlockGINConv(HeteroConv, plain.GINLayer):
 
     def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         (block,), (x,) = blocks.values(), sources.values()
-        total = aggregate(x, block, Sum(*block.edges, scale=sampling_scale(block)))
+        total = aggregate(x, block, Sum(scale=sampling_scale(block)))
         out: Tensor = self.nn(total + (1 + self.eps) * h_dst)
         return out
 

@@ -105,8 +105,8 @@ def test_rows_are_reduced_wherever_they_lie(
 ) -> None:
     block = full_block(rough_graph(), 4, 30)
     loop, on_device = torch.rand(block.num_dst) if has_loop else None, block.to(device)
-    total = Sum(*block.edges, loop=loop) if is_sum else None
-    moved = Sum(*on_device.edges, loop=None if loop is None else loop.to(device))
+    total = Sum(loop=loop) if is_sum else None
+    moved = Sum(loop=None if loop is None else loop.to(device))
     got = aggregate(spread.table(device), on_device, moved if is_sum else None)
     assert_near(got, slow_aggregate(spread.expected.double(), block, total))
 
@@ -131,7 +131,7 @@ def test_only_what_a_batch_names_is_read(device: str) -> None:
     table.parts[:4] = 0
     assert torch.equal(gathered(table, 0, 25), spread.expected)
     block = full_block(rough_graph(25), 0, 5).to(device)
-    assert aggregate(table, block, Sum(*block.edges)).isfinite().all()
+    assert aggregate(table, block, Sum()).isfinite().all()
 
 
 @NEEDS_GPU

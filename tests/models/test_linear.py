@@ -68,13 +68,13 @@ def totals() -> tuple[Block, dict[str, Sum]]:
     factors = block.weight, norm_src, norm, norm.square()
     return block, {
         "mean": mean_of(block),
-        "sum": Sum(*block.edges, scale=torch.rand(block.num_dst)),
-        "gcn": Sum(*block.edges, *factors, skip_own=True),
+        "sum": Sum(scale=torch.rand(block.num_dst)),
+        "gcn": Sum(*factors, skip_own=True),
     }
 
 
 def mean_of(block: Block) -> Sum:
-    return Sum(*block.edges, scale=block.edges.shares(torch.float32))
+    return Sum(scale=block.edges.shares(torch.float32))
 
 
 def by_operations(linear: Layer, x: Tensor, block: Block, total: Sum) -> Tensor:
@@ -220,7 +220,7 @@ def layers(draw: st.DrawFn) -> tuple[list[Tensor], list[LinearSum]]:
             indices = torch.randint(0, sizes[source], (int(indptr[-1]),))
             block = Block(indptr, indices, sizes[source])
             scale = block.edges.shares(torch.float64) if draw(st.booleans()) else None
-            total = Sum(*block.edges, scale=scale)
+            total = Sum(scale=scale)
             of_edges = weight(OUT, WIDTHS[source])
             terms.append(LinearTerm(source, of_edges, block=block, total=total))
         parts.append(LinearSum(terms, num_dst, weight(OUT)))

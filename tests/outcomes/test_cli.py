@@ -476,13 +476,6 @@ def test_a_current_directory_that_has_gone_is_a_sentence(
     assert main(["--help"]) == 0
 
 
-def test_python_m_gnntrain_is_the_command() -> None:
-    done = shell("--version")
-    assert done.returncode == 0
-    assert done.stdout.startswith("gnntrain ")
-    assert shell("trian").returncode == 2
-
-
 def test_output_survives_an_encoding_that_lacks_its_characters() -> None:
     done = shell("trainer.lr=\u03b1", PYTHONIOENCODING="ascii:strict", PYTHONUTF8="0")
     assert done.returncode == 2
@@ -490,7 +483,8 @@ def test_output_survives_an_encoding_that_lacks_its_characters() -> None:
     assert shell("--help", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0").returncode == 0
 
 
-def test_the_messages_are_ascii() -> None:
+def test_the_version_is_told_and_the_messages_are_ascii() -> None:
+    assert shell("--version").stdout.startswith("gnntrain ")
     for printed in ("--help",), ("--cfg", "job", "experiment=cora_gat"):
         assert shell(*printed).stdout.isascii()
 

@@ -138,11 +138,6 @@ def test_a_search_that_is_gone_on_with_draws_what_it_would_have_drawn(
     assert [t.status for t in again.trials] == [t.status for t in whole]
 
 
-def test_a_search_can_be_made_longer(tmp_path: Path) -> None:
-    trials = train_all(search(tmp_path, space={"trainer.lr": LR}, trials=2))
-    assert len(train_all(search(tmp_path, trials, {"trainer.lr": LR}, trials=5))) == 5
-
-
 def test_a_trial_below_the_median_is_pruned_neither_at_once_nor_at_the_end(tmp_path: Path) -> None:
     source = search(tmp_path, space={"trainer.lr": FloatDistribution(1e-3, 1e-2)})
     for _ in range(6):
@@ -150,15 +145,8 @@ def test_a_trial_below_the_median_is_pruned_neither_at_once_nor_at_the_end(tmp_p
     trial = begun(source)
     told = [source.should_prune(trial, epoch, 20, 0.0) for epoch in range(1, 21)]
     assert told == [False, False, *[True] * 17, False]
-
-
-def test_epochs_without_a_value_decide_nothing(tmp_path: Path) -> None:
-    source = search(tmp_path)
-    for _ in range(6):
-        train_one(source)
-    trial = begun(source)
-    assert not source.should_prune(trial, 10, 20, None)
-    assert not source.should_prune(trial, 10, 20, math.nan)
+    # An epoch without a value decides nothing.
+    assert not any(source.should_prune(trial, 10, 20, value) for value in (None, math.nan))
 
 
 def test_a_search_for_the_least_error_prunes_larger_ones(tmp_path: Path) -> None:
