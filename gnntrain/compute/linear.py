@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ class AggregateLinearBackward(Operator):
         product = product_type(weight.dtype)
         across = weight.to(product)
         _, factor, _ = mask_of(self.dropout or 0.0, 0, grad.dtype)
-        count = cpu.num_tasks(len(inputs), 0)
+        count = max(1, cpu.num_tasks(len(inputs), 0))
         # A sum for each task: the order of additions does not depend on the threads.
         weight_sums = [torch.zeros(weight.shape, dtype=exact) for _ in range(count)]
         bias_sums = [torch.zeros(len(weight), dtype=exact) for _ in range(count)]
@@ -180,13 +181,8 @@ class AggregateLinearBackward(Operator):
 
         cpu.for_tasks(len(inputs), 0, task, product)
 
-        def total(parts: list[Tensor], like: Tensor) -> Tensor:
-            first = parts[0] if parts else torch.zeros_like(like)
-            for part in parts[1:]:
-                first += part
-            return first.to(self.dtype)
-
-        return grad_inputs, total(weight_sums, weight), total(bias_sums, weight[:, 0])
+        weight_grad, bias_grad = (reduce(torch.add, sums) for sums in (weight_sums, bias_sums))
+        return grad_inputs, weight_grad.to(self.dtype), bias_grad.to(self.dtype)
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:

@@ -121,12 +121,10 @@ class Operator:
         own = hints(cls, include_extras=True)
         for field in cls.__annotations__:
             kind, start = own[field], len(fields)
-            is_group = kind in (LazyFeatures, Edges, Sum)
-            parts = (
-                {f"{field}_{f}": t for f, t in hints(kind).items()} if is_group else {field: kind}
-            )
+            group = kind if kind in (LazyFeatures, Edges, Sum) else None
+            parts = {f"{field}_{f}": t for f, t in hints(group).items()} if group else {field: kind}
             fields += [f"{_SCHEMA_TYPES[t].format(f)} {f}" for f, t in parts.items()]
-            cls._groups.append((kind if is_group else None, start, len(fields)))
+            cls._groups.append((group, start, len(fields)))
         result = hints(cls.fake)["return"]
         many = getattr(result, "__args__", None)
         results = f"({', '.join(['Tensor'] * len(many))})" if many else _SCHEMA_TYPES[result]
