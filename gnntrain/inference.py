@@ -15,9 +15,9 @@ from gnntrain import run_store
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, DatasetConfig, FilesConfig, checks, from_dict
-from gnntrain.data.dataset_warnings import edge_warnings
 from gnntrain.data.graph import EDGE, NODE, Graph, Int64Array, NodeType
 from gnntrain.data.store import StoredGraph
+from gnntrain.data.summary import edge_warnings
 from gnntrain.devices import accelerator, alone_in_process, generator_kept
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError

@@ -19,7 +19,7 @@ from gnntrain.config import Config, DatasetConfig, FilesConfig, SyntheticConfig
 from gnntrain.config.problems import did_you_mean, shown
 from gnntrain.data.array_folder import StoreError
 from gnntrain.data.build import OpenedStore, open_or_build, store_name
-from gnntrain.data.datasets import builder_for, object_builder
+from gnntrain.data.datasets import builder_for
 from gnntrain.data.feature_statistics import FeatureStatistics
 from gnntrain.data.graph import JSON, NODE, Graph, GraphSchema, Nodes, NodeType, PrepareOptions
 from gnntrain.data.partitioned_graph import PartitionedGraph
@@ -168,12 +168,11 @@ def prepare_store(
             of this graph.
         data: The graph as an object, see `gnntrain.run.train`; None: the graph of `dataset`.
     """
-    if data is None:
-        builder = builder_for(dataset, labelled=labelled, preprocessing=preprocessing)
-    else:
+    own = dataset
+    if data is not None:
         own = object_dataset(dataset).for_target(dataset.target)
         preprocessing = None if isinstance(preprocessing, Mapping) else preprocessing
-        builder = object_builder(data, own, labelled=labelled, preprocessing=preprocessing)
+    builder = builder_for(own, data=data, labelled=labelled, preprocessing=preprocessing)
     options = _prepare_options(dataset)
     if options.normalize_features:
         options = replace(options, lowest=lowest)

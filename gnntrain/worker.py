@@ -14,10 +14,9 @@ from gnntrain import build
 from gnntrain.compute.products import product_note
 from gnntrain.compute.selection import CPU_KERNELS, select
 from gnntrain.config.problems import as_typed
-from gnntrain.data.dataset_warnings import dataset_warnings, unread_edges
 from gnntrain.data.graph import NODE
 from gnntrain.data.partitioned_graph import PartitionedGraph
-from gnntrain.data.summary import EDGES_ALONE, first_names
+from gnntrain.data.summary import EDGES_ALONE, dataset_warnings, first_names, unread_edges
 from gnntrain.devices import is_gpu, peak_memory
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import RankLost, RunError

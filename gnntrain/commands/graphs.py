@@ -169,7 +169,7 @@ def clean(arguments: Namespace) -> int:
       gnntrain clean --older-than 30d --yes
     """
     from gnntrain.config import DatasetConfig
-    from gnntrain.data.stores import StoreInUse, find_stores, remove_store, stores_folder
+    from gnntrain.data.stores import find_stores, remove_store, stores_folder
     from gnntrain.inventory import STORE_HEADER, store_rows, total
     from gnntrain.reporting.tables import Section, print_sections, rows
     from gnntrain.reporting.text import shown_path
@@ -201,10 +201,10 @@ def clean(arguments: Namespace) -> int:
     removed, refused = [], []
     for store in found:
         try:
-            remove_store(store)
-            removed.append(store)
-        except StoreInUse:
-            say(f"kept {store.path.name}: it is in use")
+            if remove_store(store):
+                removed.append(store)
+            else:
+                say(f"kept {store.path.name}: it is in use")
         except FileNotFoundError:  # another process was faster
             continue
         except OSError as error:

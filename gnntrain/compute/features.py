@@ -78,9 +78,8 @@ class LazyFeatures:
             return len(self.nodes)
         return sum(map(len, self.held)) if self.held else len(self.rows)
 
-    def select(self, nodes: Tensor | npt.NDArray[np.int64]) -> LazyFeatures:
+    def select(self, nodes: Tensor) -> LazyFeatures:
         """The rows of `nodes` (int64 `[n]`, positions in this selection), still lazy."""
-        nodes = torch.from_numpy(nodes) if isinstance(nodes, np.ndarray) else nodes
         to = self.device
         nodes = nodes.to(to, non_blocking=to.type != "cpu")  # the host reads them at once
         return replace(self, nodes=nodes if self.nodes is None else self.nodes[nodes])

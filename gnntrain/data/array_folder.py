@@ -54,9 +54,10 @@ class ArrayMeta(Meta):
     bytes: int
     checksum: str
 
-    @property
-    def stored_dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint16 if self.dtype == "bfloat16" else self.dtype)
+
+def stored_dtype(name: str) -> np.dtype[Any]:
+    """The type of an array's numbers in its file."""
+    return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
 Arrays = Mapping[str, ArrayMeta]
@@ -161,8 +162,9 @@ def map_array(folder: Path, meta: ArrayMeta) -> AnyArray:
             was = f"has {status.st_size} bytes, expected {meta.bytes}"
             raise StoreError(folder, f"{meta.file} {was}")
         # The header says the same, which the checksum tells.
-        header_bytes = meta.bytes - math.prod(meta.shape) * meta.stored_dtype.itemsize
-        mapped = np.memmap(path, meta.stored_dtype, "r", header_bytes, meta.shape)
+        dtype = stored_dtype(meta.dtype)
+        header_bytes = meta.bytes - math.prod(meta.shape) * dtype.itemsize
+        mapped = np.memmap(path, dtype, "r", header_bytes, meta.shape)
         return mapped.view(np.ndarray)
     except FileNotFoundError:
         raise StoreError(folder, f"{meta.file} is missing") from None

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,19 +21,22 @@ from gnntrain.data.array_folder import (
     StoreError,
     canonical_json,
     digest_of,
+    stored_dtype,
     with_checksums,
     write_array,
 )
-from gnntrain.data.checks import check_graph
+from gnntrain.data.checks import bad_graph, check_graph, feature_problems, wrong_values
 from gnntrain.data.csc import column_blocks
-from gnntrain.data.features import lowest_feature, prepared_features
 from gnntrain.data.graph import (
     JSON,
     SPLITS,
     AnyArray,
     EdgeData,
     EdgeType,
+    FeatureDtype,
+    Float32Array,
     GraphData,
+    NodeData,
     PrepareOptions,
     index_dtype,
     reverse_type,
@@ -45,6 +48,7 @@ from gnntrain.data.summary import summary_of
 from gnntrain.errors import RunError, UserError
 
 _MAX_TRIES = 3
+_CHUNK_BYTES = 1 << 23  # of features
 
 _logger = logging.getLogger("gnntrain")
 
@@ -165,10 +169,9 @@ def _write_files(
         where = "" if data.is_homogeneous else f"node type {name}: "
         subtracted = None if lowest is None else lowest.get(name, 0.0)  # of a further type: unread
         file = folder / f"features_{number}.npy"
-        with ArrayWriter(file, _stored_dtype(options), (nodes.num_features,)) as writer:
-            for rows in prepared_features(
-                nodes, options.feature_dtype, subtracted, data.dataset, where
-            ):
+        dtype = options.feature_dtype
+        with ArrayWriter(file, stored_dtype(dtype), (nodes.num_features,)) as writer:
+            for rows in prepared_features(nodes, dtype, subtracted, data.dataset, where):
                 writer.append(rows)
             arrays[file.stem] = writer.close()
         if nodes.ids is not None:
@@ -274,12 +277,75 @@ def _write_edges(
     return arrays, num_edges
 
 
+def lowest_feature(nodes: NodeData, dataset: str) -> float:
+    """The smallest value of all features, which `normalize_features` subtracts; 0 without any."""
+    lowest = []
+    for _, rows in _chunks(nodes, dataset, ""):
+        finite = rows[np.isfinite(rows)]  # others are refused when they are stored
+        lowest += [float(finite.min())] if finite.size else []
+    return min(lowest, default=0.0)
+
+
+def prepared_features(
+    nodes: NodeData, dtype: FeatureDtype, lowest: float | None, dataset: str, where: str = ""
+) -> Iterator[AnyArray]:
+    """The features as they are stored, some MiB at a time; UserError, whose problems begin with
+    `where`, for a value that is no finite number or does not fit into the type. `lowest` is
+    subtracted before each row is divided by its sum; None: neither is done."""
+
+    def stored(rows: AnyArray) -> AnyArray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = rows.astype(np.float32, copy=False)
+            if lowest is not None:
+                values = values - np.float32(lowest)
+                values /= np.maximum(values.sum(axis=1, keepdims=True), 1)
+            return encoded(values, dtype)
+
+    for start, rows in _chunks(nodes, dataset, where):
+        result = stored(rows)
+        if _is_not_finite(result, dtype).any():
+            problems = [*feature_problems(rows, start)] or wrong_values(
+                rows,
+                lambda some: _is_not_finite(stored(some), dtype),
+                f"features do not fit in {dtype}",
+                "node",
+                start,
+            )
+            raise bad_graph(dataset, [f"{where}{problem}" for problem in problems])
+        yield result
+
+
+def encoded(values: Float32Array, dtype: str) -> AnyArray:
+    """Features as they are stored: NumPy has no bfloat16, its bits are those of a uint16."""
+    if dtype != "bfloat16":
+        return values.astype(dtype, copy=False)
+    import torch  # rounds to nearest even
+
+    bits: AnyArray = torch.tensor(values).bfloat16().view(torch.uint16).numpy()
+    return bits
+
+
+def _is_not_finite(stored: AnyArray, dtype: str) -> AnyArray:
+    if dtype == "bfloat16":
+        return np.asarray((stored & np.uint16(0x7FFF)) >= np.uint16(0x7F80))
+    return ~np.isfinite(stored)
+
+
+def _chunks(nodes: NodeData, dataset: str, where: str) -> Iterator[tuple[int, AnyArray]]:
+    num_features = nodes.num_features
+    step = max(1, _CHUNK_BYTES // max(1, 4 * num_features))
+    for start in range(0, nodes.num_nodes, step):
+        stop = min(start + step, nodes.num_nodes)
+        rows = nodes.rows(start, stop)
+        if rows.shape != (stop - start, num_features):
+            expected = [stop - start, num_features]
+            problem = f"{where}features of nodes {start} … {stop - 1} have shape {list(rows.shape)}"
+            raise bad_graph(dataset, [f"{problem}, expected {expected}"])
+        yield start, rows
+
+
 def _stored_names(names: AnyArray) -> AnyArray:
     return names.astype(names.dtype if names.dtype.kind == "S" else np.int64, copy=False)
-
-
-def _stored_dtype(options: PrepareOptions) -> np.dtype[np.generic]:
-    return np.dtype(np.uint16 if options.feature_dtype == "bfloat16" else options.feature_dtype)
 
 
 def _stored_labels(data: GraphData) -> AnyArray:
@@ -297,7 +363,7 @@ def _stored_labels(data: GraphData) -> AnyArray:
 def needed_bytes(data: GraphData, options: PrepareOptions) -> int:
     """Bytes on disk, with all edges counted, also those to be merged."""
     sizes = {name: nodes.num_nodes for name, nodes in data.nodes.items()}
-    an_index, a_feature = index_dtype(max(sizes.values())), _stored_dtype(options)
+    an_index, a_feature = index_dtype(max(sizes.values())), stored_dtype(options.feature_dtype)
     needed = (8 + 2 * len(sizes)) * HEADER_BYTES + (1 << 16)
     for (source, _, destination), edges in _edge_lists(data, options).items():
         a_weight = 0 if edges.weight is None else 4

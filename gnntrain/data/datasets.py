@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gnntrain.config import (
     BuiltinConfig,
@@ -27,21 +27,12 @@ from gnntrain.data.raw_files import PublishedBuilder, default_root
 from gnntrain.errors import UserError
 from gnntrain.plugins import DATASETS, find_plugin, load_plugin, source_digest, told
 
-
-class DatasetBuilder(Protocol):
-    """Makes the graph of one data set."""
-
-    def identity(self) -> dict[str, JSON]:
-        """Plain JSON that identifies the graph; cheap, and equal exactly for equal graphs."""
-        ...
-
-    def build(self) -> GraphData:
-        """Reads, downloads and computes; UserError names a missing or wrong item."""
-        ...
+if TYPE_CHECKING:
+    from gnntrain.data.read.files import FilesBuilder
 
 
 @dataclass(frozen=True)
-class _Builder:
+class KnownBuilder:
     """A builder whose identity is known at once."""
 
     known: dict[str, JSON]
@@ -54,13 +45,19 @@ class _Builder:
 def builder_for(
     config: DatasetConfig,
     *,
+    data: object = None,
     labelled: bool = True,
     preprocessing: AnyPreprocessing | None = None,
-) -> DatasetBuilder:
+) -> FilesBuilder | PublishedBuilder | KnownBuilder:
     """The builder of the data set that `config` describes; UserError where there is no such data
     set, no split of that number, or a file is not given.
 
+    Its `identity` is plain JSON, cheap, and equal exactly for equal graphs; `build` reads,
+    downloads and computes, or raises a UserError that names a missing or wrong item.
+
     Args:
+        data: The graph as an object in Python, see `gnntrain.data.read.objects.graph_of_object`,
+            identified by its content; `config` is a `FilesConfig`, then.
         labelled: Whether a user's own files must have labels and splits.
         preprocessing: What makes features of a user's own files, of a typed graph by node type;
             None: it is learnt from them.
@@ -69,7 +66,13 @@ def builder_for(
         options = config.model_dump(exclude=set(DatasetConfig.model_fields))
         is_typed = isinstance(config, SyntheticMAGConfig)
         make = f"gnntrain.data.synthetic:synthetic_{'mag' if is_typed else 'graph'}"
-        return _Builder({"dataset": config.name, **options}, lambda: resolve_name(make)(config))
+        return KnownBuilder({"dataset": config.name, **options}, lambda: resolve_name(make)(config))
+    if isinstance(config, FilesConfig) and data is not None:
+        from gnntrain.data.read.objects import content_digest, graph_of_object
+
+        graph = graph_of_object(data, config, labelled=labelled, preprocessing=preprocessing)
+        content = content_digest(graph)
+        return KnownBuilder({"dataset": graph.dataset, "content": content}, lambda: graph)
     if isinstance(config, FilesConfig):
         from gnntrain.data.read.files import FilesBuilder
 
@@ -87,22 +90,7 @@ def builder_for(
         "version": None if point.dist is None else point.dist.version,
     }
     identity |= {key: getattr(config, key) for key in ("split", "root", "target", "quantities")}
-    return _Builder(identity, partial(_graph_of_package, config, point))
-
-
-def object_builder(
-    data: object,
-    config: FilesConfig,
-    *,
-    labelled: bool = True,
-    preprocessing: AnyPreprocessing | None = None,
-) -> DatasetBuilder:
-    """The builder of a graph that is given as an object in Python, identified by its content. For
-    arguments and errors see `gnntrain.data.read.objects.graph_of_object`."""
-    from gnntrain.data.read.objects import content_digest, graph_of_object
-
-    graph = graph_of_object(data, config, labelled=labelled, preprocessing=preprocessing)
-    return _Builder({"dataset": graph.dataset, "content": content_digest(graph)}, lambda: graph)
+    return KnownBuilder(identity, partial(_graph_of_package, config, point))
 
 
 def _graph_of_package(config: BuiltinConfig, point: EntryPoint) -> GraphData:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from gnntrain.data.features import encoded
+from gnntrain.data.build import encoded
 from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, Nodes
 from gnntrain.data.preprocessing import Preprocessing, mean_and_std
 from gnntrain.data.summary import first_names

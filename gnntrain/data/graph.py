@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,6 @@ NODE: NodeType = "node"
 EDGE: EdgeType = (NODE, "to", NODE)
 """The types of a homogeneous graph."""
 
-_Entry = TypeVar("_Entry")
 _SHOWN_NODES = 5
 
 
@@ -168,8 +167,8 @@ class GraphSchema:
 class Graph:
     """A graph to train on: nodes and edges by type.
 
-    `features`, `indptr` and `indices` are those of the only type, or raise ValueError; labels,
-    splits and ids those of the target type; `num_nodes` and `num_edges` count all.
+    `indptr` and `indices` are those of the only edge type, or raise ValueError; `num_features`,
+    labels, splits and ids those of the target type; `num_nodes` and `num_edges` count all.
     """
 
     nodes: Mapping[NodeType, Nodes]
@@ -215,12 +214,9 @@ class Graph:
         return self.nodes[self.target]
 
     @property
-    def only_nodes(self) -> Nodes:
-        return _only(self.nodes, "node types")
-
-    @property
     def only_edges(self) -> Edges:
-        return _only(self.edges, "edge types")
+        (edges,) = self.edges.values()
+        return edges
 
     @property
     def num_nodes(self) -> int:
@@ -242,14 +238,6 @@ class Graph:
     # Of a graph of one type.
 
     @property
-    def features(self) -> AnyArray:
-        return self.only_nodes.features
-
-    @property
-    def num_features(self) -> int:
-        return self.only_nodes.num_features
-
-    @property
     def indptr(self) -> Int64Array:
         return self.only_edges.indptr
 
@@ -265,6 +253,10 @@ class Graph:
         return norm
 
     # Of the target type.
+
+    @property
+    def num_features(self) -> int:
+        return self.target_nodes.num_features
 
     @property
     def labels(self) -> AnyArray:
@@ -312,13 +304,6 @@ class Graph:
         return [(float(c.min()), float(c.max())) if len(c) else None for c in columns]
 
 
-def _only(entries: Mapping[Any, _Entry], what: str) -> _Entry:
-    if len(entries) != 1:
-        raise ValueError(f"the graph has {len(entries)} {what}: choose one by its name")
-    (entry,) = entries.values()
-    return entry
-
-
 def index_dtype(num_nodes: int) -> np.dtype[Any]:
     """The smaller of int32 and int64 that holds every node id."""
     return np.dtype(np.int32 if num_nodes - 1 <= np.iinfo(np.int32).max else np.int64)
@@ -359,6 +344,14 @@ class NodeData:
         if isinstance(self.features, np.ndarray):
             return int(self.features.shape[1])
         return 0 if self.features is None else self.features.num_features
+
+    def rows(self, start: int, stop: int) -> AnyArray:
+        """The features of a range of nodes; without features, rows of no number."""
+        if self.features is None:
+            return np.empty((stop - start, 0), np.float32)
+        if isinstance(self.features, np.ndarray):
+            return self.features[start:stop]
+        return self.features.rows(start, stop)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays
+from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays, stored_dtype
 from gnntrain.data.graph import (
     Edges,
     EdgeType,
@@ -155,8 +155,7 @@ class PartitionedGraph(Graph):
             for number in parts:
                 part, folder = meta.parts[number], path / f"part{number}"
                 arrays = map_arrays(folder, part.arrays, check=check)
-                sizes = part.node_counts, part.edge_counts
-                graph = Graph(**meta.attributes_of(part.arrays, arrays, *sizes, {}))
+                graph = Graph(**meta.attributes_of(part.arrays, arrays, {}))
                 ranges = {t: range(*s[number : number + 2].tolist()) for t, s in starts.items()}
                 originals = {name: arrays[f"original_{i}"] for i, name in enumerate(starts)}
                 opened.append(Part(ranges, graph, originals))
@@ -168,13 +167,12 @@ class PartitionedGraph(Graph):
             ) from error
         described = meta.parts[0].arrays
         no_rows = {
-            name: np.empty((0, *array.shape[1:]), array.stored_dtype)
+            name: np.empty((0, *array.shape[1:]), stored_dtype(array.dtype))
             for name, array in described.items()
         }
         no_rows["indptr"] = np.zeros(len(meta.edge_types), np.int64)
-        no_nodes, no_edges = [0] * len(meta.node_types), [0] * len(meta.edge_types)
         return cls(
-            **meta.attributes_of(described, no_rows, no_nodes, no_edges, shared),
+            **meta.attributes_of(described, no_rows, shared),
             path=path,
             meta=meta,
             parts=parts,

@@ -10,12 +10,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from gnntrain.config.types import Missing
 from gnntrain.data.graph import NODE, AnyArray, Float32Array, Float64Array, Int64Array, NodeType
 from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
@@ -23,7 +24,6 @@ from gnntrain.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MissingPolicy = Literal["refuse", "mean", "zero", "indicator"]
 MAX_CATEGORIES = 1000
 _FEW_CATEGORIES = 10  # so many are taken however short the table is
 _CHUNK_VALUES = 1 << 20
@@ -177,7 +177,7 @@ class Preprocessing(BaseModel):
         raw: RawFeatures,
         train: Int64Array,
         *,
-        missing: MissingPolicy = "refuse",
+        missing: Missing = "refuse",
         standardize: bool = False,
         has_names: bool = True,
         id_name: str | None = None,

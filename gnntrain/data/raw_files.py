@@ -13,20 +13,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gnntrain.atomic_io import draft_of
+from gnntrain.config import BuiltinConfig
 from gnntrain.config.published import PUBLISHED
 from gnntrain.data.graph import JSON, GraphData
 from gnntrain.data.targets import check_split_number
 from gnntrain.errors import UserError
 from gnntrain.paths import user_cache
 from gnntrain.plugins import told
-
-if TYPE_CHECKING:
-    from gnntrain.config import BuiltinConfig
 
 STALL_SECONDS = 30.0
 """A download that gives no byte for this long has failed."""

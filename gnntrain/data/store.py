@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,12 +122,6 @@ class GraphMeta(Meta):
             file.write(json.dumps(content, indent=1).encode())
 
     @property
-    def is_homogeneous(self) -> bool:
-        """See `GraphData.is_homogeneous`."""
-        names = [kind.name for kind in self.node_types], [kind.name for kind in self.edge_types]
-        return names == ([NODE], [EDGE])
-
-    @property
     def graph_schema(self) -> GraphSchema:
         """The types of the whole graph."""
         return GraphSchema(
@@ -150,15 +144,14 @@ class GraphMeta(Meta):
         self,
         described: Arrays,
         arrays: Mapping[str, AnyArray],
-        num_nodes: Sequence[int],
-        num_edges: Sequence[int],
         shared: Mapping[str, AnyArray],
     ) -> dict[str, Any]:
-        """The attributes of a `Graph` of `arrays` with that many nodes and edges of each type;
+        """The attributes of a `Graph` of `arrays`, whose lengths are the sizes of each type;
         `shared` are splits and names of classes, where these are known."""
-        types = self.graph_schema
-        sizes = dict(zip(types.num_nodes, num_nodes, strict=True))
-        csc = FusedCSC.cut(types.edge_types, sizes, num_edges, arrays["indptr"], arrays["indices"])
+        edge_types, indptr = [kind.name for kind in self.edge_types], arrays["indptr"]
+        sizes = {kind.name: len(arrays[f"features_{i}"]) for i, kind in enumerate(self.node_types)}
+        num_edges = indptr[np.cumsum([sizes[name[2]] + 1 for name in edge_types]) - 1].tolist()
+        csc = FusedCSC.cut(edge_types, sizes, num_edges, indptr, arrays["indices"])
         splits = {name: shared[f"split_{name}"] for name in SPLITS if shared}
         nodes = {
             kind.name: Nodes(
@@ -186,31 +179,6 @@ class StoreMeta(GraphMeta):
     FILE = META_FILE
     FORMAT = "gnntrain-store"
     VERSION = 3
-
-    @property
-    def num_nodes(self) -> list[int]:
-        return [kind.num_nodes for kind in self.node_types]
-
-    @property
-    def num_edges(self) -> list[int]:
-        return [kind.num_edges for kind in self.edge_types]
-
-    @property
-    def content_digest(self) -> str:
-        """Digest of the arrays' checksums and their meaning, by which runs are compared; not of
-        their origin, nor of names of classes. It never changes: of a homogeneous graph the arrays
-        have the names that they had before stores knew types."""
-        arrays = {name: array for name, array in self.arrays.items() if name != "class_names"}
-        content = {name: getattr(self, name) for name in ("task", "metric", "num_classes")}
-        if self.is_homogeneous:
-            arrays = {name.removesuffix("_0"): array for name, array in arrays.items()}
-        else:
-            content["node_types"] = [kind.name for kind in self.node_types]
-            content["edge_types"] = [list(kind.name) for kind in self.edge_types]
-            content["target"] = self.target
-        content["arrays"] = {name: array.checksum for name, array in arrays.items()}
-        content["dtypes"] = {name: array.dtype for name, array in arrays.items()}
-        return digest_of(content)
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -240,9 +208,7 @@ class StoredGraph(Graph):
             if check:
                 with contextlib.suppress(OSError):  # a read-only folder
                     os.utime(path)  # the time of the folder is that of its last use
-            sizes = meta.num_nodes, meta.num_edges
-            attributes = meta.attributes_of(meta.arrays, arrays, *sizes, arrays)
-            graph = cls(path=path, meta=meta, **attributes)
+            graph = cls(path=path, meta=meta, **meta.attributes_of(meta.arrays, arrays, arrays))
             weakref.finalize(graph, in_use.pop_all().close)
         return graph
 
@@ -252,8 +218,21 @@ class StoredGraph(Graph):
 
     @property
     def content_digest(self) -> str:
-        """See `StoreMeta.content_digest`."""
-        return self.meta.content_digest
+        """Digest of the arrays' checksums and their meaning, by which runs are compared; not of
+        their origin, nor of names of classes. It never changes: of a homogeneous graph the arrays
+        have the names that they had before stores knew types."""
+        meta = self.meta
+        arrays = {name: array for name, array in meta.arrays.items() if name != "class_names"}
+        content = {name: getattr(meta, name) for name in ("task", "metric", "num_classes")}
+        node_types = [kind.name for kind in meta.node_types]
+        edge_types = [list(kind.name) for kind in meta.edge_types]
+        if (node_types, edge_types) == ([NODE], [[*EDGE]]):
+            arrays = {name.removesuffix("_0"): array for name, array in arrays.items()}
+        else:
+            content |= {"node_types": node_types, "edge_types": edge_types, "target": meta.target}
+        content["arrays"] = {name: array.checksum for name, array in arrays.items()}
+        content["dtypes"] = {name: array.dtype for name, array in arrays.items()}
+        return digest_of(content)
 
     @property
     def num_bytes(self) -> int:

@@ -107,10 +107,6 @@ def _foreign_names(folder: Path) -> list[str]:
     ]
 
 
-class StoreInUse(Exception):
-    """A process builds or reads the store."""
-
-
 @dataclass(frozen=True)
 class FoundStore:
     """A store on disk, or the leftover of a killed build."""
@@ -156,14 +152,14 @@ def _store_at(path: Path) -> FoundStore | None:
     )
 
 
-def remove_store(store: FoundStore) -> None:
-    """Remove a store or a leftover whole; `StoreInUse` where a process builds or reads it, OSError
-    where the file system refuses."""
+def remove_store(store: FoundStore) -> bool:
+    """Remove a store or a leftover whole; False where a process builds or reads it, OSError where
+    the file system refuses."""
     try:
         with _lock(store.path.parent, store.name).acquire(timeout=0):
             if store.is_leftover:
                 shutil.rmtree(store.path)
-                return
+                return True
             with (
                 (store.path / META_FILE).open("r+b") as meta,  # NFS locks no other
                 store_draft(store.path) as removed,
@@ -171,5 +167,6 @@ def remove_store(store: FoundStore) -> None:
                 fcntl.flock(meta, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Renamed first: no process can open a half-removed store.
                 shutil.rmtree(store.path.rename(removed))
+                return True
     except (Timeout, BlockingIOError):
-        raise StoreInUse from None
+        return False

@@ -27,7 +27,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from xml.parsers import expat
 
 import numpy as np
@@ -36,6 +36,7 @@ from pyarrow import csv as arrow_csv
 from pyarrow import ipc, parquet
 from pyarrow import json as arrow_json
 
+from gnntrain.config import FilesConfig
 from gnntrain.data.array_files import ARRAY_SUFFIXES
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import Int64Array
@@ -51,9 +52,6 @@ from gnntrain.data.tables import (
 )
 from gnntrain.data.values import TEXT, from_texts, is_number
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 _logger = logging.getLogger("gnntrain")
 

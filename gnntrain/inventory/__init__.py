@@ -114,8 +114,10 @@ def store_rows(stores: Sequence[FoundStore]) -> list[list[str]]:
         sizes = ["-"] * 4
         with suppress(StoreError):
             meta = StoreMeta.read(store.path)
-            num_features = meta.graph_schema.num_features[meta.target]
-            numbers = (sum(meta.num_nodes), sum(meta.num_edges), num_features)
+            types = meta.graph_schema
+            num_nodes = sum(types.num_nodes.values())
+            num_edges = sum(kind.num_edges for kind in meta.edge_types)
+            numbers = (num_nodes, num_edges, types.num_features[meta.target])
             sizes = [*(f"{number:,}" for number in numbers), meta.arrays["features_0"].dtype]
         dataset = "(never finished)" if store.is_leftover else store.dataset
         used = f"{datetime.fromtimestamp(store.last_used):%Y-%m-%d %H:%M}"

@@ -185,7 +185,8 @@ class Console(Display):
         self._result.add(record, info.metric)
         interval = -(-info.epochs // _MOST_ROWS) if self.is_live else 1
         if epoch in (len(info.records) + 1, info.epochs) or epoch % interval == 0:
-            name, is_best = text.shown_metric(info.metric), epoch == self._result.best_epoch
+            name, val = text.shown_metric(info.metric), record.metric("val", info.metric)
+            is_best = epoch == self._result.best_epoch and not math.isnan(val or 0)
             shown: list[tuple[str, float | None, Callable[[float | None], str]]] = [
                 ("time", record.seconds, text.format_seconds),
                 ("memory", record.memory_bytes, text.format_bytes),
@@ -198,11 +199,10 @@ class Console(Display):
                 (f"test {name}", record.metric("test", info.metric), text.format_metric),
                 (f"train {name}", record.metric("train", info.metric), text.format_metric),
             ]
-            val = text.format_metric(record.metric("val", info.metric))
             cells = {
                 "epoch": f"{epoch:{len(str(info.epochs))}}/{info.epochs}",
                 "loss": text.format_loss(record.train_loss),
-                f"val {name}".rjust(11): "* " * is_best + val,
+                f"val {name}".rjust(11): "* " * is_best + text.format_metric(val),
                 **{title: to_text(value) for title, value, to_text in shown if value is not None},
             }
             self.row(cells, "bold green" if is_best else "")

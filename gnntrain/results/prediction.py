@@ -25,7 +25,7 @@ from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
-from gnntrain.data.read.node_list import read_nodes
+from gnntrain.data.read.nodes import listed_nodes
 from gnntrain.devices import alone_in_process
 from gnntrain.errors import RunError, UserError
 from gnntrain.inference import load_best
@@ -126,7 +126,7 @@ def predict(
                 f"--nodes {nodes}: there is no such file.",
                 "It is all, train, val, test, or a file of node ids.",
             )
-        chosen = read_nodes(expanded(nodes), graph)
+        chosen = listed_nodes(expanded(nodes), graph)
 
     # The ids as the user gave them: of bytes, a character takes one or more.
     dtype = np.dtype(np.int64) if graph.node_ids is None else graph.node_ids.dtype

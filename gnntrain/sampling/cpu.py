@@ -36,7 +36,6 @@ from gnntrain.sampling.kernels import (
 )
 
 MAX_BATCH_NODES = 2**30
-MAX_DEGREE = 2**32 - 1
 MAX_HOP_EDGES = 2**31 - 1  # the limit of a block's int32 offsets
 NOT_WANTED: Int64Array = np.empty(0, np.int64)
 
@@ -55,9 +54,6 @@ class CPUSampler(Sampler):
     Args:
         edges, fan_outs, scope, replace, edge_ids: See `Sampler`. The arrays may be
             read-only memory maps; they are not copied.
-
-    Raises:
-        UserError: The arrays are no CSC.
     """
 
     def __init__(
@@ -209,13 +205,7 @@ class _Scratch:
 
 
 def in_edges_of(edges: FusedCSC) -> InEdges:
-    """The edges as the kernels take them, not copied.
-
-    Raises:
-        UserError: What an edge type has is no CSC.
-    """
-    for number in range(len(edges.edge_types)):
-        check_csc(*edges.part(number))
+    """The edges as the kernels take them, not copied."""
     types = list(edges.num_nodes)
     ends = [[types.index(name[end]) for name in edges.edge_types] for end in (0, 2)]
     arrays = edges.first_offset, read_only(edges.indices), edges.first_edge
@@ -295,31 +285,6 @@ def numba_hop_key(key: SampleKey, hop: int) -> np.uint64:
     hop = 0 if key.by_node else hop
     parts = (np.uint64(int(part) % 2**64) for part in (key.seed, key.epoch, key.step, hop))
     return np.uint64(hop_key(*parts))
-
-
-def check_csc(indptr: Any, indices: Any) -> None:
-    """Check a CSC, in arrays or tensors.
-
-    Raises:
-        UserError: Wrong dtype or shape, or `indptr` does not span `indices`.
-    """
-    dtypes = [str(one.dtype).removeprefix("torch.") for one in (indptr, indices)]
-    is_csc = indptr.ndim == 1 == indices.ndim and dtypes[0] == "int64"
-    if not is_csc or dtypes[1] not in ("int32", "int64"):
-        raise UserError(
-            f"the graph's indptr is {dtypes[0]} of shape {[*indptr.shape]}, "
-            f"its indices are {dtypes[1]} of shape {[*indices.shape]}",
-            "Give indptr as int64 [num_nodes + 1] and indices as int32 or int64 [num_edges].",
-        )
-    ends = indptr[[0, -1]].tolist() if len(indptr) > 0 else []
-    if ends != [0, len(indices)]:
-        runs = f"from {ends[0]} to {ends[1]}" if ends else "over nothing"
-        raise UserError(
-            f"the graph's indptr runs {runs}, but there are {len(indices)} edges",
-            "It must start at 0 and end at the number of edges.",
-        )
-    if len(indices) > MAX_DEGREE and int((indptr[1:] - indptr[:-1]).max()) > MAX_DEGREE:
-        raise UserError("a node has 2^32 in-edges or more", "Split the node or drop edges.")
 
 
 def read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -18,11 +18,7 @@ from gnntrain.errors import RunError, UserError
 from gnntrain.sampling import triton_kernels as kernels
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
-from gnntrain.sampling.cpu import (
-    check_csc,
-    checked_seeds,
-    numba_hop_key,
-)
+from gnntrain.sampling.cpu import checked_seeds, numba_hop_key
 from gnntrain.sampling.triton_kernels import BLOCK, UNKNOWN
 
 MAX_ROW_DRAWS = 64
@@ -58,7 +54,7 @@ class GPUSampler(Sampler):
             interpreter (`TRITON_INTERPRET=1`), very slowly.
 
     Raises:
-        UserError: The graph has several edge types; the tensors are no CSC; or there is no GPU.
+        UserError: The graph has several edge types, or there is no GPU.
     """
 
     on_gpu = True
@@ -88,7 +84,6 @@ class GPUSampler(Sampler):
                 "the Triton sampler needs a GPU, and the graph lies in host memory",
                 "Leave out sampler.backend=triton: the CPU draws then.",
             )
-        check_csc(indptr, indices)
         self._indptr, self._indices = indptr.contiguous(), indices.contiguous()
         self._max_degree = int(indptr.diff().max()) if len(indptr) > 1 else 0
         self._fan_outs = fan_outs[self._edge_type]

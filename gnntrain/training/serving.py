@@ -45,7 +45,7 @@ class ServedEvaluator(Evaluator):
     def evaluate(self, model: AnyModel) -> SplitMetrics:
         context, outcome = self._context, None
         if context.is_main:
-            _ask_all(self._exchange, _EVALUATE, packed_weights(model))
+            _ask_all(self._exchange, _EVALUATE, *weights_of(model))
         while outcome is None:  # by turns, so that no rank waits long in one collective
             if context.is_main:
                 with context.control.waiting():
@@ -109,12 +109,12 @@ def serve_evaluations(
     servers. Raises `Interrupted` if a signal ended training.
     """
     control, outcome = context.control, Future[dict[str, Any]]()
-    received: SimpleQueue[tuple[str, AnyArray]] = SimpleQueue()
+    received: SimpleQueue[tuple[str, list[AnyArray]]] = SimpleQueue()
 
     def on_evaluate(arguments: list[AnyArray]) -> list[AnyArray]:
         nonlocal outcome
         outcome = Future()
-        received.put((_EVALUATE, arguments[0]))
+        received.put((_EVALUATE, arguments))
         return []
 
     def on_outcome(_: list[AnyArray]) -> list[AnyArray]:
@@ -124,7 +124,7 @@ def serve_evaluations(
             return []
 
     def on_leave(arguments: list[AnyArray]) -> list[AnyArray]:
-        received.put((_LEAVE, arguments[0]))
+        received.put((_LEAVE, arguments))
         return []
 
     answers = {_EVALUATE: on_evaluate, _OUTCOME: on_outcome, _LEAVE: on_leave}
@@ -136,16 +136,16 @@ def serve_evaluations(
     while num_left < num_trainers:
         with control.waiting():
             try:
-                name, argument = received.get(timeout=_LOOK_SECONDS)
+                name, arguments = received.get(timeout=_LOOK_SECONDS)
             except Empty:
                 if control.first_failure() is not None:
                     raise RunError("Another rank failed.") from None
                 continue
         if name == _LEAVE:
             num_left += 1
-            stop = stop or int(argument)
+            stop = stop or int(arguments[0])
             continue
-        unpack_weights(model, argument)
+        set_weights(model, arguments)
         found: dict[str, Any] = {"stop": 0}
         control.enter(Phase.EVALUATING, 0)
         try:
@@ -178,18 +178,14 @@ def _unpacked(packed: AnyArray) -> Any:
     return json.loads(packed.tobytes())
 
 
-def packed_weights(model: torch.nn.Module) -> AnyArray:
-    """All weights and buffers as bytes: uint8 `[n]`."""
+def weights_of(model: torch.nn.Module) -> list[AnyArray]:
+    """All weights and buffers, the bytes of each: NumPy has no bfloat16."""
     state = model.state_dict().values()
-    parts = [weight.cpu().reshape(-1).view(torch.uint8) for weight in state]
-    packed: AnyArray = torch.cat(parts).numpy()
-    return packed
+    return [weight.cpu().reshape(-1).view(torch.uint8).numpy() for weight in state]
 
 
-def unpack_weights(model: torch.nn.Module, packed: AnyArray) -> None:
-    """Set all weights and buffers to those of an equal model, see `packed_weights`."""
-    state = list(model.state_dict().values())
-    parts = torch.split(torch.from_numpy(packed), [weight.nbytes for weight in state])
-    for weight, part in zip(state, parts, strict=True):
-        # The bytes may start anywhere, which a tensor of larger numbers may not.
-        weight.copy_(part.clone().view(weight.dtype).view(weight.shape))
+def set_weights(model: torch.nn.Module, arrays: Sequence[AnyArray]) -> None:
+    """Set all weights and buffers to those of an equal model, see `weights_of`."""
+    for weight, array in zip(model.state_dict().values(), arrays, strict=True):
+        if len(array):  # no empty one can be viewed so
+            weight.copy_(torch.from_numpy(array).view(weight.dtype).view(weight.shape))

@@ -302,7 +302,7 @@ def traffic(
                 total[:2] += asked.sum(), block.indptr.diff().numpy()[asked].sum()
             total[2:] += is_fetched[nodes].sum(), is_remote[nodes].sum()
     ids, edges, rows, remote = (total / (options.steps * trainers)).tolist()
-    return Traffic(ids, edges, rows, remote, graph.features.nbytes // num_nodes)
+    return Traffic(ids, edges, rows, remote, graph.target_nodes.features.nbytes // num_nodes)
 
 
 def partition(options: argparse.Namespace, contestant: Contestant) -> None:

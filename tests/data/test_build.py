@@ -136,9 +136,9 @@ def test_features_are_rounded_as_torch_rounds(tmp_path: Path, dtype: str) -> Non
     options = PrepareOptions(feature_dtype=dtype)  # type: ignore[arg-type]
     store = built(tmp_path, small_graph(features=features), options)
     expected = torch.from_numpy(features.astype(np.float32)).to(getattr(torch, dtype))
-    found = torch.from_numpy(store.features.copy())
+    found = torch.from_numpy(store.target_nodes.features.copy())
     found = found.view(torch.bfloat16) if dtype == "bfloat16" else found
-    assert store.only_nodes.feature_dtype == dtype
+    assert store.target_nodes.feature_dtype == dtype
     assert torch.equal(found, expected)
 
 

@@ -20,7 +20,7 @@ from scipy import sparse
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.datasets import builder_for
-from gnntrain.data.read.splits import draw_split
+from gnntrain.data.read.labels import draw_split
 from gnntrain.errors import UserError
 from tests.data.files import (
     EDGES,

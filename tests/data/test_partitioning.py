@@ -321,7 +321,7 @@ def test_no_array_of_edges_or_features_is_held_in_memory(tmp_path: Path) -> None
     stored(tmp_path / "small", small_graph())
     store = stored(tmp_path / "large", large)
     limit = 26 << 20
-    assert limit < min(store.indices.nbytes, store.features.nbytes)
+    assert limit < min(store.indices.nbytes, store.target_nodes.features.nbytes)
     done = python("-c", _UNDER_A_LIMIT, tmp_path, limit)
     assert (done.returncode, done.stdout) == (0, "the limit holds\n"), done.stderr
     for method in ("streaming", "random"):

@@ -381,7 +381,7 @@ def test_patterns_stand_for_files_in_natural_order(tmp_path: Path) -> None:
     used = ["a2.csv", "a10.csv", "a.csv", "sub/b.csv", "[1].csv", "y.npy", "e.csv", "more/x/e1.csv"]
 
     def paths(*, labelled: bool = True) -> list[str]:
-        found = builder_for(config, labelled=labelled).paths  # type: ignore[attr-defined]
+        found = builder_for(config, labelled=labelled).paths  # type: ignore[union-attr]
         return [str(path.relative_to(folder)) for path in found]
 
     assert paths() == used

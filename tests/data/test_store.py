@@ -87,7 +87,7 @@ def test_arrays_are_plain_npy_files_mapped_read_only_and_a_pickled_store_is_its_
     assert len(content) < 1000
     store = pickle.loads(content)
     arrays = {
-        "features_0": store.features,
+        "features_0": store.target_nodes.features,
         "indices": store.indices,
         "split_val": store.split("val"),
     }

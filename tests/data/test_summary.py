@@ -13,10 +13,9 @@ import pytest
 
 from gnntrain.cli import main
 from gnntrain.config import from_dict
-from gnntrain.data.dataset_warnings import dataset_warnings
 from gnntrain.data.feature_statistics import FeatureStatistics
 from gnntrain.data.graph import EdgeData, Nodes, PrepareOptions
-from gnntrain.data.summary import from_plain
+from gnntrain.data.summary import dataset_warnings, from_plain
 from gnntrain.data.targets import refuse_other_types
 from gnntrain.errors import UserError
 from gnntrain.report.writing import write_report

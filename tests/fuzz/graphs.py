@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from gnntrain.config import FilesConfig
+from gnntrain.data.build import prepared_features
 from gnntrain.data.checks import check_graph
-from gnntrain.data.features import prepared_features
 from gnntrain.data.graph import GraphData, NodeData
 from gnntrain.data.read.files import FilesBuilder
 from tests.data.files import save

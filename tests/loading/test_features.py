@@ -99,7 +99,7 @@ def placed(store: StoredGraph, placement: Placement, device: str) -> FeatureSour
     context, memory = DistributedContext(device=torch.device(device)), Memory(0, 0)
     placement = place_and_pin(store, lambda _: placement, memory, context)
     cached = CACHED[: placement.num_cached] if placement.features == "cached" else None
-    return place_features(store.target, rows_of(store.only_nodes), placement, context, cached)
+    return place_features(store.target, rows_of(store.target_nodes), placement, context, cached)
 
 
 @on_each_device
@@ -109,7 +109,7 @@ def test_the_rows_are_the_stores_and_hits_are_counted(
 ) -> None:
     features = placed(store, placement, device)
     nodes = torch.tensor([40, 0, 3, 3, 59, 11, 2])
-    expected = rows_of(store.only_nodes).float()[nodes]
+    expected = rows_of(store.target_nodes).float()[nodes]
     assert features.select().num_features == expected.shape[1]
     for asked in (nodes, nodes.to(device)):
         assert torch.equal(features.select(asked).whole().cpu(), expected)
@@ -143,7 +143,7 @@ def test_padding_counts_as_no_read(store: StoredGraph, device: str) -> None:
 def test_shards_on_several_gpus_are_read_as_one_table(
     store: StoredGraph, device: str, world_size: int
 ) -> None:
-    rows = rows_of(store.only_nodes).to(device)
+    rows = rows_of(store.target_nodes).to(device)
     size = -(-len(rows) // world_size)
     shards = tuple(rows[rank * size : (rank + 1) * size].clone() for rank in range(world_size))
     features = InPlaceFeatures(sharded_rows(shards, torch.device(device)), torch.device(device))
@@ -197,7 +197,7 @@ def placed_with(
     store: StoredGraph, topology: Topology | Literal["auto"] = "auto", features: str = "auto"
 ) -> Placement:
     """Where a graph is put beside a GPU without room."""
-    sizes = Sizes(0, store.indices.nbytes, store.features.nbytes, store.num_nodes)
+    sizes = Sizes(0, store.indices.nbytes, store.target_nodes.features.nbytes, store.num_nodes)
     asked = FeaturesConfig.model_validate({"placement": features})
     choose = partial(place, sizes, topology=topology, features=asked)
     context = DistributedContext(device=torch.device("cuda", 0))
@@ -208,7 +208,7 @@ def test_what_cannot_be_pinned_is_kept_elsewhere(
     store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = runtime(monkeypatch)
-    edges, rows = store.indices.nbytes, store.features.nbytes
+    edges, rows = store.indices.nbytes, store.target_nodes.features.nbytes
     found = {}
     for room in (edges + rows, edges, 0):
         cuda.room = room

@@ -156,7 +156,7 @@ def test_an_exported_model_prepares_a_raw_table_as_the_store_was(
     theirs = np.load("theirs.npz")
     run = RunDirectory.open("run")
     store = open_run_store(run.store_record(), from_dict(run.config(), saved=True).dataset).store
-    stored = np.asarray(store.features)
+    stored = np.asarray(store.target_nodes.features)
     if stored.dtype == np.uint16:
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
     np.testing.assert_allclose(theirs["x"], stored, rtol=1e-6, atol=1e-6)
@@ -194,7 +194,7 @@ def test_an_array_is_prepared_by_place() -> None:
     assert signature.preprocessing == store.meta.preprocessing
     assert main(["export", "run", "--out", "exported"]) == 0
     prepare = runpy.run_path("exported/model.py")["prepare"]
-    np.testing.assert_array_equal(prepare(x).numpy(), store.features)
+    np.testing.assert_array_equal(prepare(x).numpy(), store.target_nodes.features)
 
 
 SCHEMA = """

@@ -192,7 +192,8 @@ def exported(monkeypatch: pytest.MonkeyPatch, graph: Any) -> torch.Tensor:
     dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     edge_index = torch.from_numpy(np.stack([graph.indices, dst]).astype(np.int64))
     with torch.no_grad():
-        logits: torch.Tensor = model(torch.from_numpy(graph.features.copy()), edge_index)
+        x = torch.from_numpy(graph.target_nodes.features.copy())
+        logits: torch.Tensor = model(x, edge_index)
     return logits
 
 

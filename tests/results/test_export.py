@@ -68,7 +68,7 @@ def graph_of(store: StoredGraph) -> tuple[torch.Tensor, torch.Tensor]:
     """`x` and `edge_index`."""
     dst = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
     edge_index = np.stack([store.indices, dst]).astype(np.int64)
-    return torch.from_numpy(np.array(store.features)), torch.from_numpy(edge_index)
+    return torch.from_numpy(np.array(store.target_nodes.features)), torch.from_numpy(edge_index)
 
 
 def keep_graph(folder: Path, store: StoredGraph, logits: torch.Tensor) -> None:

@@ -125,10 +125,6 @@ def test_mistakes_are_told() -> None:
     sampler = graphs.cpu_sampler(graph, [3])
     with pytest.raises(UserError, match=r"3 of 4 .*-1, 50, 99"):
         sampler.sample(graphs.seeds_of([-1, 0, 50, 99]), KEY)
-    with pytest.raises(UserError, match=r"\b300\b.*\b299 edges"):
-        graphs.cpu_sampler((graph[0], graph[1][:-1]), [3])
-    with pytest.raises(UserError, match="float32"):
-        graphs.cpu_sampler((graph[0], graph[1].astype(np.float32)), [3])  # type: ignore[arg-type]
 
 
 @graphs.on_each_graph

@@ -444,7 +444,7 @@ def test_logits_and_embeddings_are_the_hosts(
     store = stored(tmp_path / "store", data, feature_dtype=dtype)
     model, gpu = make_model(store, variant), torch.device(device)
     expected = layerwise(store, tmp_path).infer(model, embed=True)
-    rows = placed(rows_of(store.only_nodes), place, gpu)
+    rows = placed(rows_of(store.target_nodes), place, gpu)
     found = device_evaluator(store, tmp_path, gpu, rows, free).infer(model.to(gpu), embed=True)
     for ours, theirs in zip(
         (found.logits, found.embeddings), (expected.logits, expected.embeddings), strict=True
@@ -467,7 +467,7 @@ def test_evaluation_takes_no_more_than_the_memory_that_is_free(
         with present(total_memory=PLENTY) as module:
             device = torch.device("sim", 0)
             model = make_model(store, variant).to(device)
-            on_host = LazyFeatures(rows_of(store.only_nodes))
+            on_host = LazyFeatures(rows_of(store.target_nodes))
             ours = device_evaluator(store, tmp_path, device, on_host, free)
             before = module.memory_allocated(device)
             module.reset_peak_memory_stats(device)

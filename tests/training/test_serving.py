@@ -31,7 +31,7 @@ class Odd(nn.Module):
 
 def test_weights_and_buffers_of_all_types_arrive() -> None:
     sent, received = Odd(1.5), Odd(-2.0)
-    serving.unpack_weights(received, serving.packed_weights(sent))
+    serving.set_weights(received, serving.weights_of(sent))
     for name, tensor in sent.state_dict().items():
         assert torch.equal(tensor, received.state_dict()[name]), name
 

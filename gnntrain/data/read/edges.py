@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnntrain.config import FilesConfig
 from gnntrain.config.graph_spec import EdgeSpec, ids_called
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.array_files import (
@@ -48,9 +48,6 @@ from gnntrain.data.table_files import GRAPHML_SUFFIX, open_graphml, open_table
 from gnntrain.data.tables import BadRows, Columns, Record, Rows, Table
 from gnntrain.data.values import TEXT, from_texts, is_missing_mark, to_plain, without_zero_fractions
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 PAIRS_OF_ENDS = (
     *(("source", "target"), ("src", "dst"), ("from", "to"), ("head", "tail"), ("u", "v")),

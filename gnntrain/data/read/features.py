@@ -13,11 +13,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from gnntrain.config import FilesConfig
 from gnntrain.config.graph_spec import NodeSpec
 from gnntrain.data.array_files import ArrayTable
 from gnntrain.data.graph import AnyArray, FeatureRows, Int64Array, NodeType
@@ -44,9 +44,6 @@ from gnntrain.data.values import (
     to_int64,
 )
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 _logger = logging.getLogger("gnntrain")
 

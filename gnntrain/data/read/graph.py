@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from gnntrain.config import FilesConfig
 from gnntrain.config.graph_spec import GraphSpec, NodeSpec
 from gnntrain.config.problems import Problem, did_you_mean, shown
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
@@ -35,28 +35,28 @@ from gnntrain.data.read.edges import (
     read_foreign_key,
 )
 from gnntrain.data.read.features import NodeRows, describe_features, make_features, read_nodes
-from gnntrain.data.read.labels import Targets, read_targets, warn_of_label_leaks
+from gnntrain.data.read.labels import (
+    SplitSource,
+    Targets,
+    read_targets,
+    split_nodes,
+    warn_of_label_leaks,
+)
 from gnntrain.data.read.nodes import NodeIndex, nodes_by_type
-from gnntrain.data.read.splits import SplitSource, split_nodes
 from gnntrain.data.summary import EDGES_ALONE, DataSummary
 from gnntrain.data.table_files import open_table, table_in_memory
 from gnntrain.data.tables import BadRows, Columns, Table
 from gnntrain.errors import UserError
 from gnntrain.metrics import DEFAULT_METRICS, metrics_for
 
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
-
-Sources = Mapping[str, Sequence[Path] | Table]
-"""By the places of a `GraphSpec`: files, or tables in memory."""
-
 
 def read_graph(
     spec: GraphSpec,
-    sources: Sources,
+    files: Mapping[str, Sequence[Path]],
     options: FilesConfig,
     bad: BadRows,
     *,
+    tables: Mapping[str, Table] | None = None,
     labelled: bool,
     preprocessing: AnyPreprocessing | None = None,
     is_published: bool = False,
@@ -64,6 +64,7 @@ def read_graph(
     """Read the tables and arrays of a graph.
 
     Args:
+        files, tables: By the places of `spec`; tables are in memory.
         options: How text is read, how splits are drawn, the task and its metric.
         labelled: False: labels and splits are neither needed nor read.
         preprocessing: What makes the features of a model that was trained on another graph, of a
@@ -81,7 +82,8 @@ def read_graph(
             "HeteroData.",
         )
     known = by_node_type(preprocessing)
-    return _Reader(spec, sources, options, bad, labelled, is_published, known).read()
+    opened = dict(tables or {})
+    return _Reader(spec, files, options, bad, labelled, is_published, known, opened).read()
 
 
 @dataclass
@@ -93,13 +95,13 @@ class _Reader:
     """
 
     spec: GraphSpec
-    sources: Sources
+    files: Mapping[str, Sequence[Path]]
     options: FilesConfig
     bad: BadRows
     labelled: bool
     is_published: bool
     known: Mapping[NodeType, Preprocessing]
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, Table]
     specs: dict[NodeType, NodeSpec] = field(default_factory=dict)
     target: NodeType = NODE
     labels: Columns | None = None
@@ -125,7 +127,7 @@ class _Reader:
             self.split = own if isinstance(own, ArrayTable) else split_columns(own, learnt)
         elif labelled and learnt.split.parts:
             places = {name: f"{learnt.split.place}.{name}" for name in learnt.split.parts}
-            self.split = {name: self.files(place) for name, place in places.items()}
+            self.split = {name: self.files[place] for name, place in places.items()}
         for name, table in node_tables.items():
             self.nodes[name] = self.nodes_of_table(name, table)
         bad.report()
@@ -135,7 +137,7 @@ class _Reader:
         for edges in spec.edges:
             edge_table = self.tables.get(edges.place)
             if edge_table is None:
-                edge_table = open_edges(self.files(edges.place), edges, options, bad)
+                edge_table = open_edges(self.files[edges.place], edges, options, bad)
             self.edges.append(edge_source(edge_table, edges, indexes, weighted=not self.is_typed))
         self.read_nodes_of_edges()
 
@@ -176,8 +178,7 @@ class _Reader:
                 if data.preprocessing is not None and data.preprocessing.has_names:
                     data.feature_names = data.preprocessing.feature_names
             node_data[name] = data
-        is_of_files = not isinstance(self.sources.get(learnt.place), Table)
-        if labelled and is_of_files and targets.task in ("multiclass", "binary"):
+        if labelled and self.files and targets.task in ("multiclass", "binary"):
             warn_of_label_leaks(chosen, targets.labels, splits["train"])
 
         summary = self.summary(node_data, edge_data)
@@ -199,17 +200,10 @@ class _Reader:
             reverse=spec.reverse,
         )
 
-    def files(self, place: str) -> Sequence[Path]:
-        """The files of a place that has no table in memory."""
-        source = self.sources[place]
-        assert not isinstance(source, Table)
-        return source
-
     def open_tables(self) -> None:
         """Open all tables, but for arrays of edges."""
         spec, options, bad, labelled = self.spec, self.options, self.bad, self.labelled
         tables = self.tables
-        tables |= {place: one for place, one in self.sources.items() if isinstance(one, Table)}
         problems: list[Problem] = []
 
         def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
@@ -217,15 +211,15 @@ class _Reader:
 
         for part in spec.node_tables:
             if part.files and part.place not in tables:
-                tables[part.place] = open_nodes(self.files(part.place), part, part, options, bad)
+                tables[part.place] = open_nodes(self.files[part.place], part, part, options, bad)
         mixed = [] if spec.mixed is None else [tables[spec.mixed.place]]
         for part in (*spec.nodes.values(), *spec.types.values()):
             within = [tables[part.place]] if part.place in tables else mixed
             label, split = part.label, part.split
             if labelled and label.files and label.place not in tables:
-                tables[label.place] = open_nodes(self.files(label.place), part, label, options, bad)
+                tables[label.place] = open_nodes(self.files[label.place], part, label, options, bad)
             if labelled and split.files and split.place not in tables:
-                files = self.files(split.place)
+                files = self.files[split.place]
                 if is_array_file(files[0]):
                     none = np.empty((0, 0))
                     tables[split.place] = ArrayTable(files[0], {}, none, load_arrays(files))
@@ -244,15 +238,15 @@ class _Reader:
         if spec.mixed is not None:
             check(spec.mixed.asked(), *mixed)
         for edges in spec.edges:
-            if edges.place not in tables and not is_array_file(self.files(edges.place)[0]):
-                tables[edges.place] = open_edges(self.files(edges.place), edges, options, bad)
+            if edges.place not in tables and not is_array_file(self.files[edges.place][0]):
+                tables[edges.place] = open_edges(self.files[edges.place], edges, options, bad)
                 check(edges.asked(), tables[edges.place])
         if problems:
             raise spec.error(problems)
 
     def find_types(self) -> dict[NodeType, Table]:
         """Find the node types; the tables of those that have one."""
-        spec, specs, labelled = self.spec, self.specs, self.labelled
+        spec, specs = self.spec, self.specs
         specs |= spec.nodes
         tables = {name: self.tables[part.place] for name, part in specs.items() if part.files}
         if spec.mixed is not None:
@@ -270,14 +264,6 @@ class _Reader:
         for key, name in named:
             if name not in specs:
                 raise _unknown_type(key, name, specs)
-        problems: list[Problem] = []
-        for name, part in spec.types.items():
-            asked = [*part.asked(labelled=labelled)]
-            for own in (part.label, part.split):
-                asked += own.asked() if labelled and not own.files else ()
-            problems += unknown_names(asked, [tables[name]])
-        if problems:
-            raise spec.error(problems)
         return tables
 
     def find_target(self, tables: Mapping[NodeType, Table]) -> NodeType:

@@ -1,28 +1,36 @@
-"""Labels of nodes: classes, several labels a node, or quantities."""
+"""Labels of nodes: classes, several labels a node, or quantities; and splits of nodes: from files,
+from columns of the labels or the nodes' table, or drawn."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.read.columns import label_columns
+from gnntrain.config import FilesConfig
+from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
+from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
+from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
+from gnntrain.data.read.columns import (
+    id_column,
+    ignored_columns,
+    label_columns,
+    named_split,
+    split_places,
+)
 from gnntrain.data.read.features import NodeRows
-from gnntrain.data.read.nodes import utf8
-from gnntrain.data.summary import first_names
+from gnntrain.data.read.nodes import NodeIndex, utf8
+from gnntrain.data.summary import first_names, split_sizes
 from gnntrain.data.tables import BadRows, Columns, Record, Rows
+from gnntrain.data.targets import check_split_number
 from gnntrain.data.values import TEXT, BoolArray, listed_marks, number_of, to_categories
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 _logger = logging.getLogger("gnntrain")
 
@@ -36,6 +44,24 @@ _TWO_KEYS = (
     "Set task.type=node_regression if it is a quantity, or dataset.task=multiclass if each value "
     "is a class."
 )
+_SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), 0),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), 1),
+    **dict.fromkeys(("test", "testing"), 2),
+}
+_FLAG_WORDS = {"0": 0, "1": 1, "false": 0, "true": 1}
+_MASKS = tuple(MASK_NAMES)
+_ROLES: tuple[Role, ...] = ("split", *_MASKS)
+_KEYS_OF_DRAWN = ("split_ratio", "split_seed", "stratify")
+_NUM_BINS = 10
+
+
+SplitSource = Columns | ArrayTable | Mapping[str, Sequence[Path]]
+"""The columns of a split file, or its arrays by the names of `SPLIT_ARRAYS`: masks `[num_nodes]` or
+`[num_nodes, num_splits]`, or lists of nodes; or the files of the node ids of each split."""
+
+Splits = dict[str, Int64Array]
+"""Sorted node numbers of "train", "val" and "test"."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +218,7 @@ def _numbers(rows: Rows, nodes: NodeRows, options: FilesConfig, bad: BadRows) ->
 
 
 def _where(rows: Rows, places: Sequence[int]) -> str:
+    """The columns and their file."""
     names = [rows.source.table.shown(place) for place in places]
     kind = "column" if len(names) == 1 else "columns"
     return f"{kind} {first_names(names)} of {rows.path.name}{rows.source.table.note}"
@@ -263,3 +290,247 @@ def warn_of_label_leaks(nodes: NodeRows, classes: AnyArray, train: Int64Array) -
                 nodes.spec.key("ignore"),
                 table.shown(place),
             )
+
+
+# Splits.
+
+
+def split_nodes(
+    given: SplitSource | None,
+    targets: Targets,
+    nodes: NodeRows,
+    options: FilesConfig,
+    bad: BadRows,
+    *,
+    is_published: bool = False,
+) -> tuple[Splits, str]:
+    """Splits from the split file, else from columns of the labels or the nodes' table, else drawn;
+    and the phrase for `DataSummary.split`.
+
+    A column has the split's name (train, val or valid, test); or there are masks, of 0 and 1 or of
+    truth values. Arrays of a split file may hold ids instead. `dataset.split=K` chooses a column of
+    masks `[num_nodes, num_splits]`, or a drawn split.
+    """
+    index = nodes.index
+    split_of = np.full(index.num_nodes, -1, np.int8)
+    number = options.split if isinstance(options.split, int) else None
+    lists: dict[str, Rows] = {}
+    if isinstance(given, ArrayTable):
+        arrays, origin = _arrays_by_split(given, number or 0)
+        for split, (name, array) in arrays.items():
+            lists[split] = _rows_of_array(given.path, name, array, index, bad)
+    elif isinstance(given, Mapping):
+        for split, paths in given.items():
+            found = load_arrays(paths) if is_array_file(paths[0]) else {}
+            mask = next((array for array in found.values() if array.dtype == np.bool_), None)
+            if mask is None:
+                lists[split] = index.locate(id_column(paths, bad).read(), bad)
+            else:
+                lists[split] = _rows_of_array(paths[0], split, mask, index, bad)
+        origin = f"files {', '.join(path.name for paths in given.values() for path in paths)}"
+    else:
+        of_columns = _rows_of_columns(given, targets, nodes, number, bad)
+        if of_columns is None:
+            return _drawn(targets, number or 0, options, is_published=is_published)
+        rows, origin = of_columns
+        # A split file without ids has a row for every node, also for those of no split.
+        must_have_name = given is not None and "id" in rows.columns
+        rows, codes = _codes_of_columns(rows, bad, must_have_name=must_have_name)
+        unlabelled = (codes >= 0) & ~targets.labelled[rows.nodes]
+        rows = rows.drop(unlabelled, bad, "the node is in a split and has no label")
+        split_of[rows.nodes] = codes[~unlabelled]
+    for split, rows in lists.items():  # the first field is the node
+        node = f"node {{}} in split {split}"
+        hint = "A node without a label belongs to no split."
+        why = f"{node} has no label"
+        rows = rows.drop(~targets.labelled[rows.nodes], bad, why, hint, 0)
+        why = f"{node} is in another split, too"
+        rows = rows.drop(split_of[rows.nodes] >= 0, bad, why, role=0)
+        split_of[rows.nodes] = SPLITS.index(split)
+    splits = {name: np.flatnonzero(split_of == code) for code, name in enumerate(SPLITS)}
+    fields = type(options).model_fields
+    unused = [key for key in _KEYS_OF_DRAWN if getattr(options, key) != fields[key].default]
+    without_use = f" (not drawn: {', '.join(unused)} without effect)" if unused else ""
+    return splits, f"{origin}{without_use}: {split_sizes(splits)}"
+
+
+def _rows_of_columns(
+    given: Columns | None, targets: Targets, nodes: NodeRows, number: int | None, bad: BadRows
+) -> tuple[Rows, str] | None:
+    """Rows with columns of splits, from the first table that has some, and what they are called."""
+    spec, source = nodes.spec, nodes.rows.source.table
+    if given is not None:
+        rows = nodes.index.locate(given.read(), bad)
+    elif targets.rows.columns.keys() & {*_ROLES}:
+        rows = targets.rows
+    else:
+        named = spec.split.column
+        is_there = named is None or named_split(source, spec)
+        places = split_places(source, spec, ignored_columns(source, spec)) if is_there else {}
+        if not places and named is not None:
+            raise UserError(
+                f"{spec.split.key('column')}={named[0]}: no file has such a column.",
+                "Give the name of a column of the labels or the features file.",
+            )
+        if not places:
+            return None
+        rows = Columns(source, places).read_of(nodes.rows)
+    table, of_role = rows.source.table, rows.source.places
+    found = {role: table.shown(of_role[role]) for role in _ROLES if role in of_role}
+    names = [*found.values()]
+    if "split" in found and len(found) > 1:
+        raise UserError(
+            f"{rows.path} says the split twice: in its columns {' and '.join(names)}.",
+            f"Set {spec.split.key('column')}={found['split']}, or name it in {spec.key('ignore')}.",
+        )
+    if not found.keys() & {"split", "train"}:
+        raise UserError(
+            f"{rows.path} has {' and '.join(names)}, but no train_mask.",
+            "Add the mask of the training nodes.",
+        )
+    origin = _where(rows, [of_role[role] for role in found])
+    arrays = table.arrays if isinstance(table, ArrayTable) else {}
+    widths = {arrays[name].shape[1] for name in names if name in arrays and arrays[name].ndim == 2}
+    if number is not None and not widths:
+        raise UserError(
+            f"dataset.split={number}: the split is given, by {origin}.",
+            "Leave dataset.split out to use it. With "
+            f"{spec.key('ignore')}=[{','.join(names)}], a split is drawn.",
+        )
+    return rows, origin + (f", number {number or 0} of {min(widths)}" if widths else "")
+
+
+def _codes_of_columns(rows: Rows, bad: BadRows, *, must_have_name: bool) -> tuple[Rows, AnyArray]:
+    """The rows and the split of each, by its name or the mask that is 1; −1 for none."""
+    if "split" in rows.columns:
+        if must_have_name:
+            rows = rows.drop(rows.is_missing("split"), bad, "the split is missing")
+        codes = _codes(rows, "split", _SPLIT_WORDS)
+        wrong = ~rows.is_missing("split") & (codes < 0)
+        rows = rows.drop(wrong, bad, "split {} is none of train, val, test", role="split")
+        return rows, codes[~wrong]
+    masks: list[Role] = [mask for mask in _MASKS if mask in rows.columns]
+    for mask in masks:
+        name = rows.source.table.names[rows.source.places[mask]]
+        wrong = _codes(rows, mask, _FLAG_WORDS) < 0
+        rows = rows.drop(wrong, bad, name + " is {} instead of 0 or 1", role=mask)
+    flags = np.array([_codes(rows, mask, _FLAG_WORDS) for mask in masks])
+    shared = np.asarray(flags.sum(axis=0) > 1)
+    rows = rows.drop(shared, bad, "the node is in two splits")
+    flags = flags[:, ~shared]
+    split_codes = np.array([_MASKS.index(mask) for mask in masks])
+    return rows, np.where(flags.any(axis=0), split_codes[flags.argmax(axis=0)], -1)
+
+
+def _codes(rows: Rows, role: Role, words: Mapping[str, int]) -> AnyArray:
+    """The code of each value of a column; −1 for unknown and missing values."""
+    found = rows.columns[role].cast(TEXT).dictionary_encode()
+    known = [words.get(word.lower(), -1) for word in found.dictionary.to_pylist()]
+    codes: AnyArray = np.array([*known, -1])[found.indices.fill_null(len(known)).to_numpy()]
+    return codes
+
+
+def _arrays_by_split(given: ArrayTable, number: int) -> tuple[dict[str, tuple[str, AnyArray]], str]:
+    """Name and array of each split, a mask of truth values or a list of nodes; and their origin."""
+    path, arrays = given.path, given.arrays
+    names = {
+        split: next(name for name in usual if name in arrays)
+        for split, usual in SPLIT_ARRAYS.items()
+        if not arrays.keys().isdisjoint(usual)
+    }
+    if "train" not in names:
+        raise UserError(
+            f"{path} has no array called train (it has {', '.join(arrays)}).",
+            "Call the arrays of ids or masks train, val and test.",
+        )
+    # A mask of one column stands beside masks of several for all of them.
+    widths = {arrays[name].shape[1] for name in names.values() if arrays[name].ndim == 2} - {0, 1}
+    check_split_number(str(path), number, range(min(widths, default=1)))
+    found = {}
+    for split, name in names.items():
+        array = arrays[name]
+        if array.ndim == 2 and array.shape[1]:
+            array = array[:, number if array.shape[1] > 1 else 0]
+        if name.endswith("_mask") and array.dtype != np.bool_:
+            if not np.isin(array, (0, 1)).all():
+                raise UserError(
+                    f"{path}: {name} has other values than 0 and 1.",
+                    "Give true or false for each node.",
+                )
+            array = np.asarray(array != 0)
+        found[split] = name, array
+    which = f", number {number} of {min(widths)}" if widths else ""
+    return found, f"arrays {', '.join(names.values())} of {path.name}{which}"
+
+
+def _rows_of_array(path: Path, name: str, array: AnyArray, index: NodeIndex, bad: BadRows) -> Rows:
+    """The nodes of a mask of truth values, or of a list of ids."""
+    if array.ndim != 1:
+        raise UserError(f"{path}: {name} has shape {list(array.shape)} instead of one dimension.")
+    path = path.with_name(f"{path.name}: {name}")
+    if array.dtype != np.bool_:
+        return index.locate(Columns(ArrayTable(path, {"id": array}), {"id": 0}).read(), bad)
+    table = ArrayTable(path, {"node": np.arange(len(array))})
+    return index.locate(Columns(table, {}).read(), bad).keep(array)
+
+
+def _drawn(
+    targets: Targets, number: int, options: FilesConfig, *, is_published: bool
+) -> tuple[Splits, str]:
+    """Splits that are drawn from the nodes that have a label."""
+    nodes = np.flatnonzero(targets.labelled)
+    if is_published:  # 60 % train, 20 % val, 20 % test
+        order = np.random.default_rng(number).permutation(nodes)
+        first = round(0.6 * len(nodes))
+        parts = np.split(order, [first, min(first + round(0.2 * len(nodes)), len(nodes))])
+        splits = {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
+        how = f"drawn at random (dataset.split={number})"
+        return splits, f"{split_sizes(splits)}, {how}"
+    strata, within = None, ""
+    if options.stratify:
+        strata, within = targets.labels[nodes], " within each class"
+    if strata is not None and strata.ndim == 2:
+        if targets.task != "continuous" or strata.shape[1] > 1:
+            raise UserError(
+                f"dataset.stratify=true: a node has {strata.shape[1]} labels, and the split can be "
+                "alike in one only.",
+                "Leave dataset.stratify=false.",
+            )
+        bounds = np.quantile(strata[:, 0], np.arange(1, _NUM_BINS) / _NUM_BINS)
+        strata = np.searchsorted(bounds, strata[:, 0], side="right")
+        within = " within each tenth of the quantity"
+    splits = draw_split(nodes, options.split_ratio, options.split_seed, number, strata)
+    ratio = "/".join(f"{100 * share:g}" for share in options.split_ratio)
+    how = f"drawn at random{within}: {ratio}, seed {options.split_seed}, number {number}"
+    return splits, f"{how}; {split_sizes(splits)}"
+
+
+def draw_split(
+    nodes: Int64Array,
+    ratio: Sequence[float],
+    seed: int,
+    number: int,
+    strata: AnyArray | None = None,
+) -> Splits:
+    """Share out `nodes` at random, sorted: the split with a given number, of all with one seed.
+
+    The shares of train, val and test, `ratio`, are exact but for rounding: to one node in all, to
+    two in each of the strata. With `strata`, `[len(nodes)]`, they are the same within each group of
+    nodes with one value.
+    """
+    order = np.random.default_rng([seed, number]).permutation(len(nodes))
+    ends = np.array([len(nodes)])
+    if strata is not None:
+        order = order[np.argsort(strata[order], kind="stable")]
+        ends = np.append(np.flatnonzero(np.diff(strata[order])) + 1, len(nodes))
+    # Rounded over all groups before, so that the errors of many small groups do not add up.
+    train = np.floor(ratio[0] / sum(ratio) * ends + 0.5)
+    rest = max(ratio[1] + ratio[2], 1e-300)
+    val = np.floor(ratio[1] / rest * (ends - train) + 0.5)
+    begins = np.append(0, ends[:-1])
+    first = begins + np.diff(train, prepend=0)
+    second = first + np.diff(val, prepend=0)
+    place = np.arange(len(nodes))
+    group = np.searchsorted(ends, place, side="right")
+    part = (place >= first[group]).astype(int) + (place >= second[group])
+    return {name: np.sort(nodes[order[part == code]]) for code, name in enumerate(SPLITS)}

@@ -1,23 +1,28 @@
-"""From the user's own node ids to 0 … num_nodes − 1, and tables of several node types."""
+"""From the user's own node ids to 0 … num_nodes − 1, lists of them, and tables of several node
+types."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnntrain.config import FilesConfig
 from gnntrain.config.graph_spec import TYPE_NAMES, NodeSpec, node_spec
 from gnntrain.data.array_files import ArrayTable
-from gnntrain.data.graph import AnyArray, Int64Array
-from gnntrain.data.read.columns import find_column, find_id, named_column, place_of
+from gnntrain.data.graph import AnyArray, Graph, Int64Array
+from gnntrain.data.names import COLUMN_NAMES
+from gnntrain.data.read.columns import find_column, find_id, id_column, named_column, place_of
 from gnntrain.data.summary import first_names
-from gnntrain.data.tables import BadRows, Columns, Rows, Table
+from gnntrain.data.table_files import table_in_memory
+from gnntrain.data.tables import BadRows, Columns, Rows, Table, unreadable
 from gnntrain.data.values import (
     TEXT,
+    from_numpy,
     is_missing_mark,
     is_repeated,
     to_floats,
@@ -27,9 +32,6 @@ from gnntrain.data.values import (
     without_zero_fractions,
 )
 from gnntrain.errors import UserError
-
-if TYPE_CHECKING:
-    from gnntrain.config import FilesConfig
 
 
 class NodeIndex:
@@ -215,3 +217,34 @@ def _is_empty(column: pa.Array) -> bool:
     if column.null_count == len(column):
         return True
     return column.type == TEXT and bool(pc.all(is_missing_mark(column)).as_py())
+
+
+def listed_nodes(path: Path, store: Graph) -> Int64Array:
+    """The nodes that a file names, in its order.
+
+    Plain text (.txt) has an id a line; a table (CSV, TSV, Parquet) has them in its column `id`,
+    `node_id`, `node` or `nid`, or else in its first one; an array (npy, npz, pt) is of ids.
+    """
+    bad = BadRows("error", str(path))
+    if path.suffix.lower() == ".txt":  # an id may hold blanks and commas
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise unreadable(path, error) from error
+        lines = [line for line in lines if line]
+        if lines and lines[0].lower() in COLUMN_NAMES["id"]:
+            del lines[0]
+        columns = Columns(table_in_memory(path, pa.table({"id": pa.array(lines, TEXT)})), {"id": 0})
+    else:
+        columns = id_column([path], bad)
+    rows = columns.read()
+    bad.report()
+    if not len(rows):
+        raise UserError(f"{path} names no node.", "Give one id a line.")
+    own = None if store.node_ids is None else to_plain(from_numpy(store.node_ids))
+    index = NodeIndex(own, len(store.target_nodes), home="the graph")
+    nodes = index.find(rows.columns["id"])
+    hint = f"The graph's nodes are {index.shown()}. A first line that names the column says id."
+    rows.drop(nodes < 0, bad, lambda row: index.unknown(row[columns.places["id"]]), hint)
+    bad.report()
+    return nodes

@@ -35,7 +35,6 @@ from gnntrain.data.array_files import (
     load_torch,
     unpack_graph,
 )
-from gnntrain.data.array_folder import canonical_json
 from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import (
@@ -141,7 +140,7 @@ def graph_of_object(
 
     nodes, edges = _by_type(attributes, source)
     usual = spec_of_files(config, NODE, EDGE)
-    tables: dict[str, Sequence[Path] | Table] = {}
+    tables: dict[str, Table] = {}
     weight_names = WEIGHT_ARRAYS if config.weight_column is None else (config.weight_column,)
     edge_specs: list[EdgeSpec] = []
     published_weight: AnyArray | None = None
@@ -171,9 +170,10 @@ def graph_of_object(
 
     graph = read_graph(
         GraphSpec(node_specs, edges=tuple(edge_specs), schema=Path(source) if is_typed else None),
-        tables,
+        {},
         config,
         BadRows("error", source),
+        tables=tables,
         labelled=labelled,
         preprocessing=preprocessing,
         is_published=is_published,
@@ -535,38 +535,27 @@ def _array(value: Any, what: str) -> AnyArray:
 
 def content_digest(graph: GraphData) -> str:
     """Hexadecimal digest of all that a graph holds: equal graphs share a store."""
-    fields = {
-        name: getattr(graph, name)
-        for name in ("target", "num_classes", "task", "metric", "reverse", "labelled", "ogb_name")
-    }
-    fields["summary"] = None if graph.summary is None else graph.summary.model_dump(mode="json")
-    fields["edges"] = [["/".join(name), edges.symmetric] for name, edges in graph.edges.items()]
-    arrays = {"labels": graph.labels, "class_names": graph.class_names}
-    arrays |= {name: np.asarray(graph.splits[name]) for name in SPLITS if name in graph.splits}
-    for edge_type, edges in graph.edges.items():
-        arrays |= {f"{edge_type} {key}": getattr(edges, key) for key in ("src", "dst", "weight")}
-    arrays |= {f"{name} ids": nodes.ids for name, nodes in graph.nodes.items()}
-    fields["nodes"] = {
-        name: {
-            "num_nodes": nodes.num_nodes,
-            "preprocessing": nodes.preprocessing and nodes.preprocessing.model_dump(mode="json"),
-            "feature_names": None if nodes.feature_names is None else list(nodes.feature_names),
-        }
-        for name, nodes in graph.nodes.items()
-    }
-    digest = blake2b(canonical_json(fields).encode(), digest_size=20)
+    digest = blake2b(digest_size=20)
 
-    def add(name: str, array: AnyArray | None) -> None:
-        kind = "none" if array is None else f"{array.dtype.str}{list(array.shape)}"
+    def add(name: str, value: Any) -> None:
+        is_array = isinstance(value, np.ndarray)
+        kind = f"{value.dtype.str}{list(value.shape)}" if is_array else repr(value)
         digest.update(f"{name}:{kind};".encode())
-        if array is not None and array.size:
-            digest.update(np.ascontiguousarray(array).data.cast("B"))
+        if is_array and value.size:
+            digest.update(np.ascontiguousarray(value).data.cast("B"))
 
-    for name, array in arrays.items():
-        add(name, array)
-    for nodes in graph.nodes.values():
-        rows: Any = nodes.features
-        for start in range(0, nodes.num_nodes if rows is not None else 0, _DIGEST_ROWS):
-            stop = min(start + _DIGEST_ROWS, nodes.num_nodes)
-            add("features", rows[start:stop] if hasattr(rows, "dtype") else rows.rows(start, stop))
+    for name, value in vars(graph).items():
+        if name not in ("dataset", "nodes", "edges", "splits"):
+            add(name, value)
+    for split in SPLITS:
+        add(split, np.asarray(graph.splits.get(split, ())))
+    for edge_type, edges in graph.edges.items():
+        for name, value in vars(edges).items():
+            add(f"{edge_type} {name}", value)
+    for node_type, nodes in graph.nodes.items():
+        for name, value in vars(nodes).items():
+            if name != "features":
+                add(f"{node_type} {name}", value)
+        for start in range(0, nodes.num_nodes, _DIGEST_ROWS):
+            add(node_type, nodes.rows(start, min(start + _DIGEST_ROWS, nodes.num_nodes)))
     return digest.hexdigest()

@@ -75,7 +75,7 @@ def mean_work(spec: Spec, store: StoredGraph) -> Work:
     order = plan.order(1)
     layers = len(spec.fan_outs)
     widths = [store.num_features, *[spec.hidden] * (layers - 1), store.num_outputs]
-    sizes = store.features.itemsize, 2 if spec.precision == "bf16" else 4
+    sizes = store.target_nodes.features.itemsize, 2 if spec.precision == "bf16" else 4
     works = []
     for step in range(min(_NUM_BATCHES, plan.num_steps)):
         seeds = as_tensor(plan.rank_batch(order, step).seeds)
@@ -102,7 +102,7 @@ def gemm_rates(num_dst: int, spec: Spec, num_features: int) -> dict[str, float]:
 
 def row_bandwidth(store: StoredGraph, threads: int) -> float:
     """Bytes/s of summing random feature rows, read where they lie."""
-    table = store.features
+    table = store.target_nodes.features
     words = table.view(np.uint16) if table.itemsize == 2 else table
     rng = np.random.default_rng(0)
     parts = np.array_split(rng.integers(0, store.num_nodes, _NUM_ROWS), threads)
