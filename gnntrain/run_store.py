@@ -118,7 +118,7 @@ def refuse_other_types(
             raise UserError(
                 f"{subject} was trained with the {kind} type {name}, which the graph "
                 f"{graph.dataset} lacks.",
-                did_you_mean(name, here) or f"It has the {kind} types {', '.join(here)}.",
+                did_you_mean(name, here, f"It has the {kind} types {', '.join(here)}."),
             )
         for name in (name for name in here if exactly and name not in there):
             raise UserError(

@@ -230,5 +230,5 @@ def _edge_type(name: str, schema: GraphSchema, key: str) -> EdgeType:
     known = [*edge_types, *(edge[1] for edge in schema.edge_types), DEFAULT]
     raise UserError(
         f"{key}: {name} is no edge type of the graph.",
-        did_you_mean(name, known) or f"The edge types are {', '.join(edge_types)}.",
+        did_you_mean(name, known, f"The edge types are {', '.join(edge_types)}."),
     )
