@@ -302,7 +302,7 @@ def open_graph(
             f"keys of this run; it was made with {made or 'other files'}.",
             "Write the keys with which the parts were made, or make others: gnntrain partition.",
         )
-    holders = 1 if plan is None else plan.servers or plan.num_machines
+    holders = 1 if plan is None else plan.servers or len({*plan.machines}) or 1
     if parts.num_parts % holders:
         kind = "server" if plan and plan.servers else "machine"
         raise UserError(

@@ -242,7 +242,7 @@ class Trainer:
     def _train(self) -> EpochTotals:
         """The steps of the epoch, or the rest of them."""
         context, config, control = self.context, self.config, self.context.control
-        self.update.begin_epoch()
+        self.model.train()
         if self.totals is None:
             self.totals = EpochTotals.start(context.device)
             self.loader.set_epoch(self.epoch)
