@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from gnntrain.data.build import encoded
-from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, Nodes
+from gnntrain.data.graph import AnyArray, BoolArray, Float32Array, Int64Array, Nodes
 from gnntrain.data.preprocessing import Preprocessing, mean_and_std
 from gnntrain.data.summary import first_names
 
@@ -100,7 +99,7 @@ class FeatureStatistics(BaseModel):
 
 def _names_and_numbers(
     num_features: int, made_by: Preprocessing | None
-) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.bool_]]:
+) -> tuple[AnyArray, BoolArray]:
     """By feature: its name, and whether it is a number of the user's table."""
     names: Sequence[str] = [f"feature {at}" for at in range(num_features)]
     numbers: Sequence[bool] = [True] * num_features
@@ -128,9 +127,7 @@ def _sample(nodes: Nodes, among: Int64Array) -> Float32Array:
     return _decoded(nodes.features[among[:: max(1, -(-len(among) // most))]], nodes)
 
 
-def _is_binary(
-    sample: Float32Array, nodes: Nodes, made_by: Preprocessing | None
-) -> npt.NDArray[np.bool_]:
+def _is_binary(sample: Float32Array, nodes: Nodes, made_by: Preprocessing | None) -> BoolArray:
     """Whether all of a feature's numbers in the user's table were 0 or 1."""
     zero, one = (_image(nodes, made_by, number) for number in (0, 1))
     return np.asarray(((sample == zero) | (sample == one)).all(axis=0))

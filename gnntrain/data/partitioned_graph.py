@@ -209,11 +209,6 @@ class PartitionedGraph(Graph):
         return self.meta.graph_schema
 
     @property
-    def num_nodes(self) -> int:
-        """Nodes of the whole graph."""
-        return sum(kind.num_nodes for kind in self.meta.node_types)
-
-    @property
     def edge_counts(self) -> dict[EdgeType, int]:
         """Edges of each type in the whole graph."""
         return {kind.name: kind.num_edges for kind in self.meta.edge_types}

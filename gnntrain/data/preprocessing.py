@@ -13,11 +13,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from gnntrain.config.types import Missing
-from gnntrain.data.graph import NODE, AnyArray, Float32Array, Float64Array, Int64Array, NodeType
+from gnntrain.data.graph import (
+    NODE,
+    AnyArray,
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    NodeType,
+)
 from gnntrain.data.summary import first_names
 from gnntrain.errors import UserError
 
@@ -33,7 +40,7 @@ _COARSE = 1e-6
 _logger = logging.getLogger("gnntrain")
 
 
-def loses_digits(values: AnyArray) -> npt.NDArray[np.bool_]:
+def loses_digits(values: AnyArray) -> BoolArray:
     """By column of `[num_rows, n]`, whether its spread is so small beside its values that float32
     is too coarse for it: less than 1/256 of them."""
     if np.can_cast(values.dtype, np.float32):
@@ -53,7 +60,7 @@ def without_loss(values: AnyArray) -> AnyArray:
     return np.where(keeps & np.isfinite(rounded), values, rounded) if keeps.any() else rounded
 
 
-def _varies_within(values: AnyArray, share: float) -> npt.NDArray[np.bool_]:
+def _varies_within(values: AnyArray, share: float) -> BoolArray:
     """Which columns vary, by less than a share of their finite values."""
     known = np.where(np.isfinite(values), values, np.nan)
     lowest, highest = (f.reduce(known, axis=0, initial=np.nan) for f in (np.fmin, np.fmax))
