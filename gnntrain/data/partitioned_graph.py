@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays, stored_dtype
+from gnntrain.data.array_folder import ArrayMeta, StoreError, map_arrays, stored_dtype
 from gnntrain.data.graph import (
     Edges,
     EdgeType,
@@ -25,6 +25,7 @@ from gnntrain.data.graph import (
     NodeType,
 )
 from gnntrain.data.store import GraphMeta
+from gnntrain.data.summary import Meta
 from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 

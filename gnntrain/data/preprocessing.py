@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gnntrain.config.types import Missing
 from gnntrain.data.graph import (
@@ -25,7 +25,7 @@ from gnntrain.data.graph import (
     Int64Array,
     NodeType,
 )
-from gnntrain.data.summary import first_names
+from gnntrain.data.summary import Meta, first_names
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,10 +82,8 @@ def warn_of_coarse_columns(raw: RawFeatures, names: Sequence[str], source: objec
         )
 
 
-class FeatureColumn(BaseModel):
+class FeatureColumn(Meta):
     """A column of the user's table that features are made of."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str  # without a header, its number
     width: Annotated[int, Field(ge=0)] = 1  # of its lists; 0 for categories
@@ -132,13 +130,11 @@ def _by_column(
             first += column.width
 
 
-class Preprocessing(BaseModel):
+class Preprocessing(Meta):
     """The transformation of a user's columns to a model's features.
 
     Missing numbers are filled first, then all numbers are scaled; features of 0 and 1 are not.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     columns: tuple[FeatureColumn, ...]  # in the order of the features
     has_names: bool = True  # by which the columns of another file are found
