@@ -118,7 +118,7 @@ def refuse_other_types(
             raise UserError(
                 f"{subject} was trained with the {kind} type {name}, which the graph "
                 f"{graph.dataset} lacks.",
-                did_you_mean(name, here) or f"It has the {kind} types {', '.join(here)}.",
+                did_you_mean(name, here, f"It has the {kind} types {', '.join(here)}."),
             )
         for name in (name for name in here if exactly and name not in there):
             raise UserError(
@@ -302,7 +302,7 @@ def open_graph(
             f"keys of this run; it was made with {made or 'other files'}.",
             "Write the keys with which the parts were made, or make others: gnntrain partition.",
         )
-    holders = 1 if plan is None else plan.servers or plan.num_machines
+    holders = 1 if plan is None else plan.servers or len({*plan.machines}) or 1
     if parts.num_parts % holders:
         kind = "server" if plan and plan.servers else "machine"
         raise UserError(

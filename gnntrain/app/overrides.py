@@ -145,8 +145,7 @@ def with_file(typed: Sequence[str], groups: Groups, problems: list[Problem]) -> 
     if isinstance(run, dict) and RunConfig.model_fields.keys() <= run.keys():
         # Where a run went is no part of what it was, nor which sweep it was in.
         raw = {key: raw[key] for key in raw if key not in ("run", "sweep")}
-    choices: list[str] = []
-    values: list[str] = []
+    choices, values = list[str](), list[str]()
     for group, section in ((str(key), section) for key, section in raw.items()):
         if group not in groups:  # Hydra's own section would name code to call
             hint = did_you_mean(group, groups)
@@ -162,9 +161,12 @@ def with_file(typed: Sequence[str], groups: Groups, problems: list[Problem]) -> 
             names = chosen if isinstance(chosen, list) else [chosen]
             keys = {key: section[key] for key in section if chosen is None or key in names}
         else:
-            name = option = None if group == "run" else section.get("name")  # a run's is its own
+            name = option = section.get("name")
             if group == "dataset" and DatasetConfig.class_for(section) is FilesConfig:
                 option = "files"
+            packaged = plugin_names(_OF_PACKAGES[group][1]) if group in _OF_PACKAGES else ()
+            if option not in (*groups[group], *packaged):  # a wrong name is told as a key
+                option = None
             if chosen not in (None, option) and name is not None:
                 keys = {}
         if (option is not None or group == "logger") and group not in typed_options:

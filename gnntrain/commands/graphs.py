@@ -124,7 +124,7 @@ def ls(arguments: Namespace) -> int:
     if kind is not None and kind not in _KINDS:
         from gnntrain.config.problems import did_you_mean
 
-        hint = did_you_mean(kind, _KINDS) or f"There are {', '.join(_KINDS)}."
+        hint = did_you_mean(kind, _KINDS, f"There are {', '.join(_KINDS)}.")
         raise UserError(f"{kind!r} cannot be listed", hint)
     if folder is not None and kind == "models":
         raise UserError("models lie in no folder", "As in `gnntrain ls runs FOLDER`.")

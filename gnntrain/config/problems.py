@@ -83,7 +83,10 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     return None if best is None else folded[best]
 
 
-def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
-    """A hint at the nearest choice; None where none is alike."""
+def did_you_mean(name: str, choices: Iterable[str], otherwise: str = "") -> str | None:
+    """A hint at the nearest choice, in a table of mistakes; or, with `otherwise`, a sentence of its
+    own. `otherwise` or None where no choice is alike."""
     found = nearest(name, choices)
-    return None if found is None else f"did you mean {found}?"
+    if found is None:
+        return otherwise or None
+    return f"Did you mean {found}?" if otherwise else f"did you mean {found}?"

@@ -62,7 +62,7 @@ def refuse_other_types(config: Config, graph: Graph) -> None:
     if target is not None and target not in graph.nodes:
         raise UserError(
             f"task.target={target}: {graph.dataset} has the node types {', '.join(graph.nodes)}.",
-            did_you_mean(target, graph.nodes) or "Choose one of them.",
+            did_you_mean(target, graph.nodes, "Choose one of them."),
         )
     if target not in (None, graph.target):
         raise UserError(

@@ -22,7 +22,7 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
@@ -104,7 +104,6 @@ class Exchange:
         self._changed = threading.Condition()  # of all below
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._services: dict[str, Answer] = {}
-        self._running = Counter[str]()
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._is_closed = False
@@ -195,10 +194,9 @@ class Exchange:
             self._changed.notify_all()
 
     def withdraw(self, name: str) -> None:
-        """Serve `name` no longer; wait until no call of it is being answered."""
+        """Serve `name` no longer; a call that is being answered goes on."""
         with self._changed:
             del self._services[name]
-            self._changed.wait_for(lambda: self._running[name] == 0)
 
     def take_seconds(self) -> dict[str, float]:
         """Seconds in answers by name since the last call, summed over threads."""
@@ -212,15 +210,12 @@ class Exchange:
             if self._is_closed or name not in self._services:
                 raise TransientError(f"'{name}' is not served.")
             answer = self._services[name]
-            self._running[name] += 1
         begin = time.perf_counter()
         try:
             return answer(arguments)
         finally:
             with self._changed:
                 self._seconds[name] += time.perf_counter() - begin
-                self._running[name] -= 1
-                self._changed.notify_all()
 
     def _accept(self, listening: socket.socket) -> None:
         while listening.fileno() >= 0:

@@ -55,10 +55,6 @@ class LaunchPlan:
     def num_trainers(self) -> int:
         return self.world_size - self.servers
 
-    @property
-    def num_machines(self) -> int:
-        return self.machines[-1] + 1 if self.machines else 1
-
     @classmethod
     def of(cls, config: Config, rendezvous: Rendezvous | None = None) -> LaunchPlan:
         """The ranks of a configuration: on this machine, or those that a launcher has started, of

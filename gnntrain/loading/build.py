@@ -20,12 +20,7 @@ from gnntrain.data.graph import Graph, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.errors import UserError
-from gnntrain.loading.features import (
-    FeatureSource,
-    WholeGraphFeatures,
-    in_place,
-    stored_rows,
-)
+from gnntrain.loading.features import FeatureSource, WholeGraphFeatures, in_place, stored_rows
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.loader import FullGraphLoader, MakeSeeds, SampledLoader, SeedPlan
 from gnntrain.loading.placement import (

@@ -15,20 +15,14 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import NodeType
+from gnntrain.data.graph import Int64Array, NodeType
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import Batch
 from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import BatchValues, GraphTensors, node_seeds
 from gnntrain.loading.transfer import BatchStream, send_all, sent
 from gnntrain.phases import Phases
-from gnntrain.sampling.base import (
-    Int64Array,
-    SampleKey,
-    Sampler,
-    Seeds,
-    refuse_wrong_sample,
-)
+from gnntrain.sampling.base import SampleKey, Sampler, Seeds, refuse_wrong_sample
 from gnntrain.sampling.block import NO_NEEDS, BlockNeeds, Hop, Sample
 
 _Item = TypeVar("_Item")

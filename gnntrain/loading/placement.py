@@ -27,12 +27,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.process_group import gpu_address
 from gnntrain.errors import UserError
 from gnntrain.limits import available_memory
-from gnntrain.loading.features import (
-    CopiedFeatures,
-    FeatureSource,
-    InPlaceFeatures,
-    stored_rows,
-)
+from gnntrain.loading.features import CopiedFeatures, FeatureSource, InPlaceFeatures, stored_rows
 from gnntrain.loading.pinned import PinningError, device_addresses, pinned, readable_bytes
 
 _log = logging.getLogger("gnntrain")

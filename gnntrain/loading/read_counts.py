@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from gnntrain.data.graph import Int64Array
 from gnntrain.distributed.context import DistributedContext
-from gnntrain.sampling.base import Int64Array
 
 _NODES_AT_ONCE = 1 << 22
 _LEAST_PENDING = 1 << 16

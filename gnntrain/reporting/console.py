@@ -231,7 +231,9 @@ class Console(Display):
         run = text.shown_path(self._info.run_dir)
         values = (record.metric("val", metric) for record in self._result.records)
         known = [value for value in values if value is not None]
-        time, each = map(text.format_seconds, (summary.seconds_total, summary.seconds_per_epoch))
+        time = text.format_seconds(summary.seconds_total)
+        if summary.seconds_per_epoch is not None:
+            time += f"{DOT}{text.format_seconds(summary.seconds_per_epoch)} an epoch"
         memory = f"{text.format_bytes(summary.peak_rss_bytes)} peak"
         if summary.peak_gpu_bytes:
             memory += f"{DOT}{text.format_bytes(summary.peak_gpu_bytes)} on the GPU"
@@ -245,7 +247,7 @@ class Console(Display):
                 name: self._curve(known, text.format_metric),
                 "loss": self._curve(summary.train_loss, text.format_loss),
                 "speed": DOT.join(_speeds(summary)),
-                "time": f"{time}{DOT}{each} an epoch",
+                "time": time,
                 "memory": memory,
                 "run": run,
                 "next": f"gnntrain evaluate {shlex.quote(run)}" if has_next else "",
@@ -318,8 +320,8 @@ class SweepConsole(Display):
             "time": text.format_seconds(trial.seconds),
         }
         self.row(cells, "bold green" if is_best else "dim" * (trial.status == "pruned"))
-        if trial.error:
-            self.line(" " * _INDENT, (" ".join(trial.error.split()), "red"))
+        for line in (trial.error or "").splitlines():
+            self.line(" " * _INDENT, (line, "red"))
         self._advance()
         self.refresh()
 

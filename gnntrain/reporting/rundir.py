@@ -277,13 +277,13 @@ def find_run(run: str | Path, root: Path = RUNS) -> Path:
     return next((one for one in places if is_run(one) or is_file(one / "sweep.json")), places[0])
 
 
-def known_runs(run: str | Path, root: Path = RUNS) -> str:
+def known_runs(run: str | Path, root: Path = RUNS) -> str | None:
     """A hint at the run with the nearest name, or at the newest."""
     names = [path.name for path in newest_runs(root)]
     if not names:
         return "Train one with `gnntrain`, or give the path of a run directory."
     newest = f"The newest run under {root} is {names[0]}. `gnntrain ls runs` lists all."
-    return did_you_mean(Path(run).name, names) or newest
+    return did_you_mean(Path(run).name, names, newest)
 
 
 def is_run(folder: Path) -> bool:

@@ -106,9 +106,11 @@ def predict(
     graph, words = best.graph, (*best.task.predictions(), EMBEDDINGS)
     what = words[0] if what is None else what
     if what not in words:
-        hint = did_you_mean(what, words) or f"It is one of {', '.join(words)}."
         kind = "regression" if best.signature.task == "continuous" else "classification"
-        raise UserError(f"--what {what} is not known of a {kind}.", hint[0].upper() + hint[1:])
+        raise UserError(
+            f"--what {what} is not known of a {kind}.",
+            did_you_mean(what, words, f"It is one of {', '.join(words)}."),
+        )
 
     chosen: Int64Array | int = len(graph.target_nodes)
     if nodes in SPLITS:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,10 +18,6 @@ from gnntrain.data.graph import EdgeType, FusedCSC, GraphSchema, NodeType
 from gnntrain.errors import GnntrainError, RunError, UserError
 from gnntrain.plugins import SAMPLERS, load_plugin, told
 from gnntrain.sampling.block import Sample
-
-Int64Array = npt.NDArray[np.int64]
-Int32Array = npt.NDArray[np.int32]
-
 
 DEFAULT = "default"
 """Stands for all edge types without fan-outs of their own."""
@@ -236,5 +230,5 @@ def _edge_type(name: str, schema: GraphSchema, key: str) -> EdgeType:
     known = [*edge_types, *(edge[1] for edge in schema.edge_types), DEFAULT]
     raise UserError(
         f"{key}: {name} is no edge type of the graph.",
-        did_you_mean(name, known) or f"The edge types are {', '.join(edge_types)}.",
+        did_you_mean(name, known, f"The edge types are {', '.join(edge_types)}."),
     )

@@ -11,17 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
+from gnntrain.data.graph import EdgeType, FusedCSC, Int64Array, NodeType
 from gnntrain.errors import RunError, UserError
-from gnntrain.sampling.base import (
-    FanOuts,
-    FanOutScope,
-    Int32Array,
-    Int64Array,
-    SampleKey,
-    Sampler,
-    Seeds,
-)
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import Block, Hop, Sample
 from gnntrain.sampling.kernels import (
     HopEdges,
@@ -103,8 +95,9 @@ class CPUSampler(Sampler):
     def _draw_hop(self, scratch: _Scratch, options: HopOptions) -> Hop:
         """The in-edges of all nodes known so far."""
         # Types are few: their sizes are added up in Python, which is quicker than NumPy's calls.
-        edges, num_dst = self._edges, scratch.num_nodes.tolist()
-        nodes, room = scratch.nodes, scratch.room
+        edges = self._edges
+        nodes, room, num_nodes = scratch.numbers[3:]
+        num_dst = num_nodes.tolist()
         rows = rows_of(edges, num_dst)
         entries = scratch.entries(rows[-1])
         hop, edge_ids = counted_hop(edges, options, nodes, nodes, room, rows, entries)
@@ -119,7 +112,7 @@ class CPUSampler(Sampler):
         if self._edge_ids and not options.shares:
             edge_ids = np.empty(cuts[-1], np.int64)
         draw_hop(edges, options, hop, scratch.numbers, indices, edge_ids)
-        num_src = self._by_type(scratch.num_nodes.tolist())
+        num_src = self._by_type(num_nodes.tolist())
         # Offsets are of the indices' type, as torch's CSR requires. Blocks are views, cut by NumPy,
         # which is quicker than torch's slicing.
         indptr = hop.offsets.astype(np.int32)
@@ -146,51 +139,43 @@ class _Scratch:
 
     Every batch starts with a base above all numbers written before, so nothing is ever cleared (but
     once in some ten thousand batches, before the base leaves int32).
-
-    Attributes:
-        local, first_node, base, nodes, room, num_nodes: See `kernels.Numbers`.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self.first_node = starts_of(sizes)
-        self.local: Int32Array = np.zeros(self.first_node[-1], np.int32)
-        self.base = 1
-        self.nodes: Int64Array = np.empty(0, np.int64)
-        self.room = np.zeros_like(self.first_node)
-        self.num_nodes: Int64Array = np.zeros(len(sizes), np.int64)
+        first_node, num_nodes = starts_of(sizes), np.zeros(len(sizes), np.int64)
+        local, room = np.zeros(first_node[-1], np.int32), np.zeros_like(first_node)
+        self.numbers = Numbers(local, first_node, 1, np.empty(0, np.int64), room, num_nodes)
         self._entries: Int64Array = np.empty((3, 0), np.int64)
-
-    @property
-    def numbers(self) -> Numbers:
-        known = self.nodes, self.room, self.num_nodes
-        return Numbers(self.local, self.first_node, self.base, *known)
 
     def start_batch(self, seeds: Sequence[Int64Array]) -> None:
         """Begin a batch with these seeds of each type."""
-        self.base += int(self.num_nodes.max(initial=0))
-        if self.base > MAX_BATCH_NODES:
-            self.local.fill(0)
-            self.base = 1
-        self.num_nodes[:] = 0
+        local, first_node, base, _, _, num_nodes = self.numbers
+        base += int(num_nodes.max(initial=0))
+        if base > MAX_BATCH_NODES:
+            local.fill(0)
+            base = 1
+        num_nodes[:] = 0
+        self.numbers = self.numbers._replace(base=base)
         self.reserve([*map(len, seeds)])
-        for number, nodes in enumerate(seeds):
-            local = self.local[self.first_node[number] :]
-            register_seeds(nodes, self.nodes[self.room[number] :], local, self.base)
-            self.num_nodes[number] = len(nodes)
+        nodes, room = self.numbers.nodes, self.numbers.room
+        for number, own in enumerate(seeds):
+            register_seeds(own, nodes[room[number] :], local[first_node[number] :], base)
+            num_nodes[number] = len(own)
 
     def reserve(self, num_new: Sequence[int]) -> None:
         """Make room for so many new nodes of each type."""
         known = self.known()
         needed = [len(nodes) + number + 1 for nodes, number in zip(known, num_new, strict=True)]
         check_batch_nodes(max(needed, default=1) - 1)
-        capacity = [end - begin for begin, end in pairwise(self.room.tolist())]
+        capacity = [end - begin for begin, end in pairwise(self.numbers.room.tolist())]
         if any(more > own for more, own in zip(needed, capacity, strict=True)):
             # A quarter more than needed, so that they grow a few times only.
             sizes = zip(needed, capacity, strict=True)
-            self.room = starts_of([n + n // 4 if n > own else own for n, own in sizes])
-            self.nodes = np.empty(self.room[-1], np.int64)
-            for first, nodes in zip(self.room[:-1].tolist(), known, strict=True):
-                self.nodes[first : first + len(nodes)] = nodes
+            room = starts_of([n + n // 4 if n > own else own for n, own in sizes])
+            larger = np.empty(room[-1], np.int64)
+            for first, nodes in zip(room[:-1].tolist(), known, strict=True):
+                larger[first : first + len(nodes)] = nodes
+            self.numbers = self.numbers._replace(nodes=larger, room=room)
 
     def entries(self, length: int) -> Int64Array:
         """See `counted_hop`. Pages that are new in each hop would take a tenth of its time."""
@@ -200,8 +185,9 @@ class _Scratch:
 
     def known(self) -> list[Int64Array]:
         """The batch's nodes of each type, as views."""
-        numbers = zip(self.room[:-1].tolist(), self.num_nodes.tolist(), strict=True)
-        return [self.nodes[first : first + count] for first, count in numbers]
+        nodes, room, num_nodes = self.numbers[3:]
+        places = zip(room[:-1].tolist(), num_nodes.tolist(), strict=True)
+        return [nodes[first : first + count] for first, count in places]
 
 
 def in_edges_of(edges: FusedCSC) -> InEdges:

@@ -45,10 +45,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gnntrain.data.graph import Int64Array
 from gnntrain.jit import jit
 
 Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 CHUNK_EDGES = 4096

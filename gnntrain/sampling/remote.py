@@ -12,23 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
+from gnntrain.data.graph import AnyArray, EdgeType, FusedCSC, Int64Array, NodeType
 from gnntrain.distributed.owners import Caller, GroupedNodes, NodeOwners, joined
-from gnntrain.sampling.base import (
-    FanOuts,
-    FanOutScope,
-    Int32Array,
-    Int64Array,
-    SampleKey,
-    Sampler,
-    Seeds,
-)
+from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds, Hop, Sample
 from gnntrain.sampling.cpu import (
     check_batch_nodes,
@@ -46,6 +36,7 @@ from gnntrain.sampling.kernels import (
     CHUNK_EDGES,
     HopOptions,
     IndexArray,
+    Int32Array,
     copied_segments,
     draw_hop,
     register_in_table,
@@ -53,7 +44,6 @@ from gnntrain.sampling.kernels import (
     table_layout,
 )
 
-AnyArray = npt.NDArray[Any]
 Draws = list[AnyArray]
 """For the destinations of an edge type: their numbers of drawn edges; the edges' sources, then
 their weights; the destinations' degrees in the whole graph. What is not wanted has no entries."""

@@ -295,8 +295,7 @@ def positive_class(labels: Labels, name: str | None) -> int | None:
         return folded.index(name.casefold())
     raise UserError(
         f"task.positive_class={name}: the two classes are {names[0]} and {names[1]}.",
-        did_you_mean(name, names)
-        or f"Set it to {names[0]} or {names[1]}, in a YAML file in quotes.",
+        did_you_mean(name, names, f"Set it to {names[0]} or {names[1]}, in a YAML file in quotes."),
     )
 
 

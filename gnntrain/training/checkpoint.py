@@ -9,7 +9,6 @@ import pickle
 import threading
 import time
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -177,26 +176,21 @@ def load_weights(model: nn.Module, state: State, path: Path | str) -> None:
     Raises:
         CheckpointError: They are another model's: the first names and shapes that differ are told.
     """
-    weights = state["model"]
-    if differing := other_weights(weights, model.state_dict()):
-        raise CheckpointError(
-            Path(path),
-            f"it is another model's: {differing}",
-            "An older gnntrain made this model otherwise (of gin, the width inside its layers: see "
-            "CHANGELOG.md), or the run's config.yaml or checkpoint was exchanged: train it anew.",
-        )
-    model.load_state_dict(weights)
-
-
-def other_weights(weights: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """The first names and shapes in which weights differ from those of a model; empty: in none."""
+    weights, wanted = state["model"], model.state_dict()
     differing = [
         f"{name} is {_shape(weights.get(name))} there and {_shape(wanted.get(name))} in the model"
         for name in dict.fromkeys([*wanted, *weights])
         if _shape(weights.get(name)) != _shape(wanted.get(name))
     ]
-    more = f", and {len(differing) - 3} more differ" if len(differing) > 3 else ""
-    return "; ".join(differing[:3]) + more
+    if differing:
+        more = f", and {len(differing) - 3} more differ" if len(differing) > 3 else ""
+        raise CheckpointError(
+            Path(path),
+            f"it is another model's: {'; '.join(differing[:3])}{more}",
+            "An older gnntrain made this model otherwise (of gin, the width inside its layers: see "
+            "CHANGELOG.md), or the run's config.yaml or checkpoint was exchanged: train it anew.",
+        )
+    model.load_state_dict(weights)
 
 
 def _shape(weight: object) -> str:

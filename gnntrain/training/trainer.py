@@ -179,9 +179,8 @@ class Trainer:
             while not self.is_over:
                 for callback in self.callbacks:
                     callback.before_epoch(self)
-                number = max(self.context.gather(control.stop_requested))
-                if number and self.result.records:  # the checkpoint of the epoch before is written
-                    raise Interrupted(number)
+                if self.result.records:  # the checkpoint of the epoch before is written
+                    self.context.meet()
                 self._run_epoch()
         finally:
             control.enter(Phase.CLOSING, self.step)
@@ -243,7 +242,7 @@ class Trainer:
     def _train(self) -> EpochTotals:
         """The steps of the epoch, or the rest of them."""
         context, config, control = self.context, self.config, self.context.control
-        self.update.begin_epoch()
+        self.model.train()
         if self.totals is None:
             self.totals = EpochTotals.start(context.device)
             self.loader.set_epoch(self.epoch)

@@ -111,10 +111,6 @@ class Update:
                     weight.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         return module
 
-    def begin_epoch(self) -> None:
-        """Set the model to training mode."""
-        self._module.train()
-
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""

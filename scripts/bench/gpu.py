@@ -35,7 +35,7 @@ from gnntrain.build import build_evaluator, build_loaders, build_model, build_ta
 from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
-from gnntrain.data.graph import EDGE, NODE
+from gnntrain.data.graph import EDGE, NODE, Int64Array
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.build import LoaderBuilder
@@ -43,7 +43,7 @@ from gnntrain.loading.features import rows_of
 from gnntrain.models import GNN
 from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
-from gnntrain.sampling.base import NO_TARGETS, Int64Array, SampleKey, Seeds
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.selfcheck.choice import kernel_choice
 from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import Evaluator, SplitMetrics

@@ -46,7 +46,7 @@ def test_without_a_word_all_kinds_are_listed_briefly(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["dataset"], "did you mean datasets?"),
+        (["dataset"], "Did you mean datasets?"),
         (["runs", "/nowhere"], "there is no folder"),
         (["models", "/tmp"], "lie in no folder"),
         (["runs", "a", "b"], "[FOLDER], not runs a b"),

@@ -280,7 +280,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
     ),
     "an end of an edge type": (
         TYPES, {"nodes": OF_TYPES, "edges": {"author/writes/papr": {"files": "e.csv"}}},
-        ["edges.author/writes/papr=papr", "did you mean"],
+        ["edges.author/writes/papr=papr", "Did you mean"],
     ),
     "several labels": ({}, changed(paper={"label": "year"}), ["author, paper", "task.target"]),
     "no label": (

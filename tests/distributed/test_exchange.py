@@ -24,6 +24,7 @@ from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.exchange import Exchange, open_exchange
 from gnntrain.distributed.launch import LaunchPlan, launch
 from gnntrain.distributed.owners import AnyArray as Array
+from gnntrain.distributed.owners import answers_of
 from gnntrain.errors import RunError
 from tests.distributed.exchanges import TOKEN, exchanges
 
@@ -129,26 +130,12 @@ def test_a_call_waits_until_its_name_is_served() -> None:
         assert called.result(20)[1][0][0, 0] == 100
 
 
-def test_a_name_is_withdrawn_when_no_call_reads_its_arrays_any_more() -> None:
-    started, goes_on, is_done = threading.Event(), threading.Event(), threading.Event()
-
-    def slow(arguments: list[Array]) -> list[Array]:
-        started.set()
-        assert goes_on.wait(20)
-        is_done.set()
-        return arguments
-
-    with exchanges([0, 1], TWO) as ranks, ThreadPoolExecutor(2) as pool:
-        ranks[1].serve("slow", slow)
-        called = pool.submit(ranks[0].call, "slow", {1: []})
-        assert started.wait(20)
-        withdrawn = pool.submit(ranks[1].withdraw, "slow")
-        time.sleep(0.1)
-        assert not withdrawn.done()
-        goes_on.set()
-        withdrawn.result(20)
-        assert is_done.is_set()
-        assert called.result(20) == {1: []}
+def test_a_name_that_was_withdrawn_can_be_served_anew() -> None:
+    with exchanges([0, 1], TWO) as ranks:
+        for value in (1, 2):
+            ranks[1].serve("value", answers_of([np.array([value])]))
+            assert ranks[0].call("value", {1: [np.array([0])]})[1][0] == value
+            ranks[1].withdraw("value")
 
 
 # What goes wrong

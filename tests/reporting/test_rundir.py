@@ -166,7 +166,7 @@ def test_a_run_is_found_by_path_and_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("cora-sgae-1", "did you mean cora-sage-1?"), ("nope", "cora-sage-1")]
+    ("name", "hint"), [("cora-sgae-1", "Did you mean cora-sage-1?"), ("nope", "cora-sage-1")]
 )
 def test_an_unknown_run_is_answered_with_the_nearest_names(name: str, hint: str) -> None:
     create(name="cora-sage-1")

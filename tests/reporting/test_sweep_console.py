@@ -48,7 +48,7 @@ def shown(width: int | None = None) -> str:
         console.on_trial_end(end(first, "completed", 0.75))
         console.on_trial_end(end(second, "pruned", 0.25))
         console.on_trial(third)
-        console.on_trial_end(end(third, "failed", error="The loss\nis nan in epoch 2 of 3, alas."))
+        console.on_trial_end(end(third, "failed", error="The loss is nan in epoch 2.\nLower lr."))
         console.on_finish(SweepResults([first, second, third]), "completed", 61.0)
     return file.getvalue()
 
@@ -73,7 +73,7 @@ def test_a_log_has_a_line_a_trial_with_the_names_of_its_numbers() -> None:
     assert told == [("0", "0.01235"), ("1", "0.1"), ("2", "1")]
     assert "val accuracy * 0.7500" in text
     assert "test accuracy 0.7500  epochs 2  time 3.21 s" in text
-    assert "The loss is nan in epoch 2 of 3, alas." in text
+    assert "\n  The loss is nan in epoch 2.\n  Lower lr.\n" in text
 
 
 def test_the_bars_keep_to_the_width() -> None:

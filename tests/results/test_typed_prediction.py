@@ -142,7 +142,7 @@ OTHER_IDS = np.array([f"venue {i}".encode() for i in range(1, SIZES["venue"] + 1
     ("change", "named"),
     [
         (without_venues, ["node type venue", "paper"]),
-        (renamed, ["author/writes/paper", "did you mean author/wrote/paper".capitalize()]),
+        (renamed, ["author/writes/paper", "Did you mean author/wrote/paper"]),
         (changed("author", features=np.ones((60, 4), np.float32)), ["author", "3", "4"]),
         (changed("venue", num_nodes=9, ids=None), ["venue", "7", "9"]),
         (changed("venue", ids=OTHER_IDS), ["venue", "7"]),

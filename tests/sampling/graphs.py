@@ -13,8 +13,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.data.graph import EDGE, NODE, Edges, EdgeType, FusedCSC, NodeType
-from gnntrain.sampling.base import NO_TARGETS, FanOuts, Int64Array, Sampler, Seeds
+from gnntrain.data.graph import EDGE, NODE, Edges, EdgeType, FusedCSC, Int64Array, NodeType
+from gnntrain.sampling.base import NO_TARGETS, FanOuts, Sampler, Seeds
 from gnntrain.sampling.block import Block, Sample
 from gnntrain.sampling.cpu import CPUSampler
 from tests.data import oracles

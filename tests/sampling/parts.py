@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.data.graph import GraphData, NodeType
+from gnntrain.data.graph import GraphData, Int64Array, NodeType
 from gnntrain.data.partitioned_graph import PartitionedGraph
 from gnntrain.data.partitioning.build import write_parts
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext, rank_range
 from gnntrain.distributed.owners import AnyArray
 from gnntrain.loading.shared import SharedGraph
-from gnntrain.sampling.base import FanOuts, Int64Array, Seeds
+from gnntrain.sampling.base import FanOuts, Seeds
 from gnntrain.sampling.remote import RemoteSampler
 from tests.graphs import stored
 from tests.sampling.graphs import fan_outs_of, seeds_of, target_of

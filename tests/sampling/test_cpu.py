@@ -92,13 +92,13 @@ def test_a_used_sampler_gives_what_a_fresh_one_gives(graph: FusedCSC, scope: str
     for step in range(20):
         seeds = torch.from_numpy(rng.integers(0, 40, rng.integers(0, 60)))
         if step == 10:  # the scratch's numbers are about to leave int32
-            used._idle[0].base = MAX_BATCH_NODES
+            used._idle[0].numbers = used._idle[0].numbers._replace(base=MAX_BATCH_NODES)
         key = SampleKey(0, 0, step)
         graphs.assert_equal(
             used.sample(graphs.seeds_of(seeds, graph), key),
             fresh().sample(graphs.seeds_of(seeds, graph), key),
         )
-    assert used._idle[0].base < MAX_BATCH_NODES
+    assert used._idle[0].numbers.base < MAX_BATCH_NODES
 
 
 def test_a_batch_allocates_nothing_of_the_graphs_size() -> None:

@@ -14,8 +14,8 @@ import pytest
 import torch
 from scipy import stats
 
-from gnntrain.data.graph import EDGE, Edges, EdgeType, FusedCSC
-from gnntrain.sampling.base import Int64Array, SampleKey
+from gnntrain.data.graph import EDGE, Edges, EdgeType, FusedCSC, Int64Array
+from gnntrain.sampling.base import SampleKey
 from gnntrain.sampling.block import Block
 from tests.sampling.graphs import blocks_of, cpu_sampler, sampler_of, seeds_of
 

@@ -161,7 +161,7 @@ def place_of(table: Table, key: str, wanted: str) -> int:
         return found[0]
     raise UserError(
         f"{key}={wanted}: {table.path} has no such column; it has {first_names(table.names)}.",
-        did_you_mean(wanted, table.names) or "Give a column's name, or its number from 0.",
+        did_you_mean(wanted, table.names, "Give a column's name, or its number from 0."),
     )
 
 

@@ -420,5 +420,5 @@ class _Reader:
 def _unknown_type(key: str, name: NodeType, known: Mapping[NodeType, object]) -> UserError:
     return UserError(
         f"{key}={name}: there is no such node type; there are {', '.join(known)}.",
-        did_you_mean(name, known) or "Name one of them.",
+        did_you_mean(name, known, "Name one of them."),
     )

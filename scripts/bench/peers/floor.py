@@ -19,12 +19,12 @@ import numpy.typing as npt
 import torch
 
 from gnntrain.compute.features import as_tensor
-from gnntrain.data.graph import EDGE, NODE
+from gnntrain.data.graph import EDGE, NODE, Int64Array
 from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
 from gnntrain.loading.loader import SeedPlan
 from gnntrain.run import prepare_store
-from gnntrain.sampling.base import NO_TARGETS, Int64Array, SampleKey, Seeds
+from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.sampling.block import Block
 from gnntrain.sampling.cpu import CPUSampler
 from scripts.bench.peers.ours import config_of
