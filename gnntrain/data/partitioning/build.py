@@ -47,7 +47,6 @@ from gnntrain.data.partitioned_graph import (
 from gnntrain.data.partitioning.assign import MAX_PARTS, PartIndex, assign
 from gnntrain.data.store import GraphMeta, StoredGraph
 from gnntrain.data.stores import disk_errors
-from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.limits import available_memory
 from gnntrain.paths import nearest_folder
@@ -270,7 +269,7 @@ def _write(
         method=method,
         cut_edges=cut_edges,
         class_counts={s: store.class_counts(s).tolist() for s in SPLITS} if has_classes else None,
-        target_scale=None if has_classes else TargetScale.of(store),
+        target_scale=None if has_classes else store.target_scale(),
         target_ranges=None if has_classes else {s: store.target_ranges(s) for s in SPLITS},
         parts=tuple(
             PartMeta(
