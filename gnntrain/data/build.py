@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gnntrain import __version__
 from gnntrain.atomic_io import fsync_folder
 from gnntrain.data.array_folder import (
     HEADER_BYTES,
@@ -185,7 +184,6 @@ def _write_files(
     StoreMeta(
         format=StoreMeta.FORMAT,
         version=StoreMeta.VERSION,
-        made_by=f"gnntrain {__version__}",
         dataset=data.dataset,
         task=data.task,
         metric=data.metric,

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder, fsync_folder
 from gnntrain.data.array_folder import (
     HEADER_BYTES,
@@ -263,7 +262,6 @@ def _write(
     PartitionMeta(
         format=PartitionMeta.FORMAT,
         version=PartitionMeta.VERSION,
-        made_by=f"gnntrain {__version__}",
         arrays=with_checksums(folder, in_folder),
         source=store.content_digest,
         method=method,
