@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gnntrain.data.file_digests import known_checksums
 from gnntrain.data.graph import AnyArray
+from gnntrain.data.summary import Meta
 from gnntrain.errors import RunError
 
 HEADER_BYTES = 128
@@ -37,12 +38,6 @@ class StoreError(RunError):
             "run `gnntrain prepare` with the same options to build it again",
         )
         self.path, self.reason = path, reason
-
-
-class Meta(BaseModel):
-    """Strict and frozen: unknown fields and wrong types are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ArrayMeta(Meta):

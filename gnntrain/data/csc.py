@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from gnntrain.data.graph import (
+    BoolArray,
     EdgeData,
     Float32Array,
     Float64Array,
@@ -153,7 +153,7 @@ def _collect(
     end: int,
     keys: Int64Array,
     weight: Float32Array,
-    has_loop: npt.NDArray[np.bool_],
+    has_loop: BoolArray,
 ) -> int:
     """Append the block's edges to the first `end` keys; returns the new end."""
     num_columns = len(has_loop)

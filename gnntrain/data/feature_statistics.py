@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 
 from gnntrain.data.build import encoded
-from gnntrain.data.graph import AnyArray, Float32Array, Int64Array, Nodes
+from gnntrain.data.graph import AnyArray, BoolArray, Float32Array, Int64Array, Nodes
 from gnntrain.data.preprocessing import Preprocessing, mean_and_std
-from gnntrain.data.summary import first_names
+from gnntrain.data.summary import Meta, first_names
 
 _MOST_ROWS, _MOST_VALUES = 100_000, 1 << 24
 _MOST_DEVIATIONS = 5
 _FAR_SPREADS, _SMALL_SPREAD = 100, 10
 
 
-class FeatureStatistics(BaseModel):
+class FeatureStatistics(Meta):
     """Of the features of one node type, as a model reads them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     means: tuple[float, ...]  # over the training nodes; of other types than the target over all
     stds: tuple[float, ...]  # likewise; 0 where a feature is constant
     is_binary: tuple[bool, ...]  # all of a feature's numbers in the user's table were 0 or 1
     # By column of categories, the share of all nodes that have none; empty in older runs.
-    without_category: dict[str, float] = {}
+    without_category: Mapping[str, float] = {}
 
     @classmethod
     def of(cls, nodes: Nodes, made_by: Preprocessing | None) -> FeatureStatistics:
@@ -100,7 +96,7 @@ class FeatureStatistics(BaseModel):
 
 def _names_and_numbers(
     num_features: int, made_by: Preprocessing | None
-) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.bool_]]:
+) -> tuple[AnyArray, BoolArray]:
     """By feature: its name, and whether it is a number of the user's table."""
     names: Sequence[str] = [f"feature {at}" for at in range(num_features)]
     numbers: Sequence[bool] = [True] * num_features
@@ -128,9 +124,7 @@ def _sample(nodes: Nodes, among: Int64Array) -> Float32Array:
     return _decoded(nodes.features[among[:: max(1, -(-len(among) // most))]], nodes)
 
 
-def _is_binary(
-    sample: Float32Array, nodes: Nodes, made_by: Preprocessing | None
-) -> npt.NDArray[np.bool_]:
+def _is_binary(sample: Float32Array, nodes: Nodes, made_by: Preprocessing | None) -> BoolArray:
     """Whether all of a feature's numbers in the user's table were 0 or 1."""
     zero, one = (_image(nodes, made_by, number) for number in (0, 1))
     return np.asarray(((sample == zero) | (sample == one)).all(axis=0))

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 JSON = JsonValue
 AnyArray = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.integer[Any]]
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
@@ -167,8 +169,8 @@ class GraphSchema:
 class Graph:
     """A graph to train on: nodes and edges by type.
 
-    `indptr` and `indices` are those of the only edge type, or raise ValueError; `num_features`,
-    labels, splits and ids those of the target type; `num_nodes` and `num_edges` count all.
+    `num_features`, labels, splits and ids are those of the target type; `num_nodes` and `num_edges`
+    count all.
     """
 
     nodes: Mapping[NodeType, Nodes]
@@ -215,12 +217,13 @@ class Graph:
 
     @property
     def only_edges(self) -> Edges:
+        """Those of the only edge type, or ValueError."""
         (edges,) = self.edges.values()
         return edges
 
     @property
     def num_nodes(self) -> int:
-        return sum(map(len, self.nodes.values()))
+        return sum(self.schema.num_nodes.values())
 
     @property
     def num_edges(self) -> int:
@@ -234,23 +237,6 @@ class Graph:
     def num_outputs(self) -> int:
         """Numbers a model predicts for a node: 1 for a binary task, else one a class."""
         return 1 if self.task == "binary" else self.num_classes
-
-    # Of a graph of one type.
-
-    @property
-    def indptr(self) -> Int64Array:
-        return self.only_edges.indptr
-
-    @property
-    def indices(self) -> IntArray:
-        return self.only_edges.indices
-
-    @property
-    def gcn_norm(self) -> Float32Array:
-        norm = self.only_edges.gcn_norm
-        if norm is None:
-            raise ValueError("the edges have no gcn_norm")
-        return norm
 
     # Of the target type.
 

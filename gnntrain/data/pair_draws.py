@@ -8,13 +8,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from gnntrain.data.graph import Float32Array, Float64Array, Int64Array, IntArray
+from gnntrain.data.graph import Float32Array, Float64Array, Int32Array, Int64Array, IntArray
 from gnntrain.jit import jit
 from gnntrain.limits import available_cores
-
-Int32Array = npt.NDArray[np.int32]
 
 _SLICE = 1 << 20
 # Weighted draws hit saturated hubs repeatedly. The pairs that are still missing after this number

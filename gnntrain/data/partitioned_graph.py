@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from gnntrain.data.array_folder import ArrayMeta, Meta, StoreError, map_arrays, stored_dtype
+from gnntrain.data.array_folder import ArrayMeta, StoreError, map_arrays, stored_dtype
 from gnntrain.data.graph import (
     Edges,
     EdgeType,
@@ -25,6 +25,7 @@ from gnntrain.data.graph import (
     NodeType,
 )
 from gnntrain.data.store import GraphMeta
+from gnntrain.data.summary import Meta
 from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 
@@ -207,11 +208,6 @@ class PartitionedGraph(Graph):
     def schema(self) -> GraphSchema:
         """The types of the whole graph."""
         return self.meta.graph_schema
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes of the whole graph."""
-        return sum(kind.num_nodes for kind in self.meta.node_types)
 
     @property
     def edge_counts(self) -> dict[EdgeType, int]:

@@ -13,12 +13,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gnntrain.config.types import Missing
-from gnntrain.data.graph import NODE, AnyArray, Float32Array, Float64Array, Int64Array, NodeType
-from gnntrain.data.summary import first_names
+from gnntrain.data.graph import (
+    NODE,
+    AnyArray,
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    NodeType,
+)
+from gnntrain.data.summary import Meta, first_names
 from gnntrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ _COARSE = 1e-6
 _logger = logging.getLogger("gnntrain")
 
 
-def loses_digits(values: AnyArray) -> npt.NDArray[np.bool_]:
+def loses_digits(values: AnyArray) -> BoolArray:
     """By column of `[num_rows, n]`, whether its spread is so small beside its values that float32
     is too coarse for it: less than 1/256 of them."""
     if np.can_cast(values.dtype, np.float32):
@@ -53,7 +60,7 @@ def without_loss(values: AnyArray) -> AnyArray:
     return np.where(keeps & np.isfinite(rounded), values, rounded) if keeps.any() else rounded
 
 
-def _varies_within(values: AnyArray, share: float) -> npt.NDArray[np.bool_]:
+def _varies_within(values: AnyArray, share: float) -> BoolArray:
     """Which columns vary, by less than a share of their finite values."""
     known = np.where(np.isfinite(values), values, np.nan)
     lowest, highest = (f.reduce(known, axis=0, initial=np.nan) for f in (np.fmin, np.fmax))
@@ -75,10 +82,8 @@ def warn_of_coarse_columns(raw: RawFeatures, names: Sequence[str], source: objec
         )
 
 
-class FeatureColumn(BaseModel):
+class FeatureColumn(Meta):
     """A column of the user's table that features are made of."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str  # without a header, its number
     width: Annotated[int, Field(ge=0)] = 1  # of its lists; 0 for categories
@@ -125,13 +130,11 @@ def _by_column(
             first += column.width
 
 
-class Preprocessing(BaseModel):
+class Preprocessing(Meta):
     """The transformation of a user's columns to a model's features.
 
     Missing numbers are filled first, then all numbers are scaled; features of 0 and 1 are not.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     columns: tuple[FeatureColumn, ...]  # in the order of the features
     has_names: bool = True  # by which the columns of another file are found

@@ -21,7 +21,6 @@ from gnntrain.atomic_io import atomic_write
 from gnntrain.data.array_folder import (
     ArrayMeta,
     Arrays,
-    Meta,
     StoreError,
     digest_of,
     map_arrays,
@@ -41,7 +40,7 @@ from gnntrain.data.graph import (
     Nodes,
 )
 from gnntrain.data.preprocessing import Preprocessing
-from gnntrain.data.summary import DataSummary
+from gnntrain.data.summary import DataSummary, Meta
 from gnntrain.metrics import LabelKind
 
 META_FILE = "meta.json"

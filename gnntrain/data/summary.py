@@ -19,10 +19,14 @@ _SHOWN_NAMES = 10
 _LABELS = ("ids", "labels", "features", "edges", "split")
 
 
-class DataSummary(BaseModel):
-    """How a user's files became a graph; each value is a short phrase without a full stop."""
+class Meta(BaseModel):
+    """A record in a file. Strict and frozen: unknown fields and wrong types are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class DataSummary(Meta):
+    """How a user's files became a graph; each value is a short phrase without a full stop."""
 
     ids: str = ""  # their source: "column fips of nodes.csv"; empty for a published data set
     labels: str = ""  # columns, kind, number and names, or ranges; how many nodes have none

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from gnntrain.config import SyntheticConfig, SyntheticMAGConfig
 from gnntrain.data.graph import (
@@ -22,12 +21,14 @@ from gnntrain.data.graph import (
     SPLITS,
     EdgeData,
     Float32Array,
+    Float64Array,
     GraphData,
+    Int32Array,
     Int64Array,
     NodeData,
     NodeType,
 )
-from gnntrain.data.pair_draws import Int32Array, Partners, draw_edges, draw_pairs
+from gnntrain.data.pair_draws import Partners, draw_edges, draw_pairs
 from gnntrain.errors import UserError
 
 _DEFAULT_FRACTION = 0.2  # of train and of val nodes
@@ -242,7 +243,7 @@ def random_classes(seed: int, stream: str, chunk: int, num: int, num_classes: in
 
 def propensities(
     draws: np.random.Generator, num_nodes: int, exponent: float, ratio: float
-) -> npt.NDArray[np.float64]:
+) -> Float64Array:
     """Pareto variates `[num_nodes]`: what a node's expected degree is proportional to. `exponent`
     is that of the power law of degrees, `ratio` the least of their sum to the largest."""
     uniform = 1.0 - draws.random(num_nodes)

@@ -19,12 +19,11 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gnntrain.data.graph import AnyArray, Int64Array
+from gnntrain.data.graph import AnyArray, BoolArray, Int64Array
 from gnntrain.data.names import Role
 from gnntrain.data.summary import first_names
 from gnntrain.data.values import (
     TEXT,
-    BoolArray,
     from_texts,
     missing_marks,
     to_matrix,

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnntrain.data.graph import AnyArray
+from gnntrain.data.graph import AnyArray, BoolArray
 from gnntrain.data.preprocessing import without_loss
-
-BoolArray = npt.NDArray[np.bool_]
 
 TEXT = pa.large_string()  # 64-bit offsets: a column may hold more than 2 GiB of text
 

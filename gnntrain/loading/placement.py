@@ -299,7 +299,7 @@ def place_and_pin(
         indices, rows = None, {}
         try:
             if placement.topology == "pinned":
-                indices = pinned(as_tensor(graph.indices), context)
+                indices = pinned(as_tensor(graph.only_edges.indices), context)
             if placement.pins_rows:
                 for node_type, stored in stored_rows(graph).items():
                     rows[node_type] = pinned(stored, context)

@@ -191,7 +191,9 @@ class WholeGraph(GraphAccess):
 
     def norm(self, nodes: Tensor | None) -> Tensor:
         if self._norm is None:
-            self._norm = as_tensor(self.graph.gcn_norm).to(self.context.device)
+            norm = self.graph.only_edges.gcn_norm
+            assert norm is not None, "every graph of one type has it"
+            self._norm = as_tensor(norm).to(self.context.device)
         return self._norm if nodes is None else self._norm[nodes]
 
     def publish(self, node_type: NodeType, name: str, matrix: Tensor) -> Tensor:

@@ -296,7 +296,8 @@ def _wholegraph(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]
     """What `_gathering` does, by WholeGraph."""
     fan_outs, store = bench.config.sampler.fan_outs, bench.store
     assert isinstance(fan_outs, tuple)  # the same of all edge types
-    arrays = as_tensor(store.indptr), as_tensor(store.indices), rows_of(store.nodes[NODE])
+    edges = store.only_edges
+    arrays = as_tensor(edges.indptr), as_tensor(edges.indices), rows_of(store.nodes[NODE])
     peer = wholegraph.WholeGraph(*arrays)
     rates, notes = _gathering_rates(
         bench, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)

@@ -69,7 +69,7 @@ def test_edges_norm_splits_and_sizes_are_those_of_the_oracle(
     if not store.is_hetero:
         (triples,) = edges.values()
         norm = expected_norm(triples, store.num_nodes)
-        np.testing.assert_allclose(store.gcn_norm, norm, rtol=1e-6)
+        np.testing.assert_allclose(np.asarray(store.only_edges.gcn_norm), norm, rtol=1e-6)
     assert store.schema.num_nodes == {name: of.num_nodes for name, of in data.nodes.items()}
     assert store.schema.num_features == {name: of.num_features for name, of in data.nodes.items()}
     assert store.target == data.target

@@ -86,7 +86,7 @@ def test_it_is_chosen_by_its_name_without_any_yaml(
     if name == "rings":
         assert (tmp_path / "raw" / "raw" / "size.txt").is_file()
         with_loop = np.sort([np.arange(20), np.arange(-1, 19) % 20], axis=0)
-        np.testing.assert_array_equal(opened.store.indices, with_loop.T.reshape(-1))
+        np.testing.assert_array_equal(opened.store.only_edges.indices, with_loop.T.reshape(-1))
 
 
 def test_an_edited_function_makes_another_graph(tmp_path: Path) -> None:

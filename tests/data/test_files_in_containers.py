@@ -26,9 +26,9 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import ClusterData
 
 from gnntrain.config import FilesConfig
-from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import SPLITS
 from gnntrain.data.read.objects import load_saved
+from gnntrain.data.table_files import conversion_hint
 from gnntrain.errors import UserError
 from gnntrain.run_store import prepare_store, record_of
 from tests.graphs import random_graph, stored
@@ -197,8 +197,8 @@ def test_edges_without_direction_are_in_graphml_in_both() -> None:
     nx.write_graphml(found, "graph.graphml")
     config = FilesConfig(data="graph.graphml", weight_column="length", store_dir="stores")
     store = prepare_store(config).store
-    assert store.indptr.tolist() == [0, 1, 3, 4, 5]
-    assert store.indices.tolist() == [1, 0, 3, 2, 1]
+    assert store.only_edges.indptr.tolist() == [0, 1, 3, 4, 5]
+    assert store.only_edges.indices.tolist() == [1, 0, 3, 2, 1]
     assert store.only_edges.weight is not None
     assert set(store.only_edges.weight.tolist()) == {2.5}
     assert store.node_ids is not None

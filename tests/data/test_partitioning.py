@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnntrain.data import stores
-from gnntrain.data.graph import NODE, SPLITS, GraphData
+from gnntrain.data.graph import NODE, SPLITS, Graph, GraphData
 from gnntrain.data.partitioned_graph import METHODS, Method, PartitionedGraph
 from gnntrain.data.partitioning import assign as assigning
 from gnntrain.data.partitioning import build
@@ -71,7 +71,7 @@ def loads(store: StoredGraph, part_of: PartIndex, num_parts: int) -> npt.NDArray
     """The largest part's nodes, edges and training nodes, over the mean."""
     is_train = np.zeros(store.num_nodes)
     is_train[store.split("train")] = 1
-    weights = [np.ones(store.num_nodes), np.diff(store.indptr), is_train]
+    weights = [np.ones(store.num_nodes), np.diff(store.only_edges.indptr), is_train]
     sums = np.array([np.bincount(part_of, w, num_parts) for w in weights])
     largest: npt.NDArray[np.float64] = sums.max(axis=1) / np.maximum(sums.mean(axis=1), 1e-9)
     return largest
@@ -135,7 +135,7 @@ def slow_pass(
     store: StoredGraph, part_of: list[int], num_parts: int, factor: float, *, is_first: bool
 ) -> None:
     """A pass of `stream`, as `gnntrain.data.partitioning.assign` describes it."""
-    train, bounds = set(store.split("train").tolist()), store.indptr.tolist()
+    train, bounds = set(store.split("train").tolist()), store.only_edges.indptr.tolist()
     own = [(1, v - u, int(node in train)) for node, (u, v) in enumerate(pairwise(bounds))]
     shares = [sum(loads) / num_parts for loads in zip(*own, strict=True)]
     limits = [
@@ -155,7 +155,7 @@ def slow_pass(
                     unit = 1 / shares[i]
                     excess = max(excess, (load + own[node][i] - limits[i]) * unit)
                     growth += own[node][i] * unit * (load * unit) ** 0.5
-            sources = store.indices[bounds[node] : bounds[node + 1]].tolist()
+            sources = store.only_edges.indices[bounds[node] : bounds[node + 1]].tolist()
             gain = sum(placed.get(source) == part for source in sources)
             scores.append((-excess, gain - 1.5 * cost * factor * growth, -part))
         placed[node] = -max(scores)[2]
@@ -209,19 +209,17 @@ def test_the_union_has_all_edges_of_all_types(data: GraphData) -> None:
         store = stored(Path(folder) / "store", data)
         ends = np.cumsum([0, *(len(nodes) for nodes in store.nodes.values())]).tolist()
         firsts = dict(zip(store.nodes, ends, strict=False))
-        expected = sorted(
-            (firsts[kind[2]] + v, firsts[kind[0]] + source)
-            for kind, edges in store.edges.items()
-            for v in range(len(edges.indptr) - 1)
-            for source in edges.indices[edges.indptr[v] : edges.indptr[v + 1]].tolist()
-        )
+
+        def pairs(graph: Graph, firsts: dict[str, int]) -> list[tuple[int, int]]:
+            return sorted(
+                (firsts[kind[2]] + v, firsts[kind[0]] + source)
+                for kind, edges in graph.edges.items()
+                for v in range(len(edges.indptr) - 1)
+                for source in edges.indices[edges.indptr[v] : edges.indptr[v + 1]].tolist()
+            )
+
         with union_of(store, Path(folder)) as union:
-            found = [
-                (v, source)
-                for v in range(union.num_nodes)
-                for source in union.indices[union.indptr[v] : union.indptr[v + 1]].tolist()
-            ]
-            assert sorted(found) == expected
+            assert pairs(union, {NODE: 0}) == pairs(store, firsts)
             shift = firsts[store.target] if store.is_hetero else 0
             assert union.split("train").tolist() == (store.split("train") + shift).tolist()
         assert list(Path(folder).glob("tmp*")) == []
@@ -321,7 +319,7 @@ def test_no_array_of_edges_or_features_is_held_in_memory(tmp_path: Path) -> None
     stored(tmp_path / "small", small_graph())
     store = stored(tmp_path / "large", large)
     limit = 26 << 20
-    assert limit < min(store.indices.nbytes, store.target_nodes.features.nbytes)
+    assert limit < min(store.only_edges.indices.nbytes, store.target_nodes.features.nbytes)
     done = python("-c", _UNDER_A_LIMIT, tmp_path, limit)
     assert (done.returncode, done.stdout) == (0, "the limit holds\n"), done.stderr
     for method in ("streaming", "random"):

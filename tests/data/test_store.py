@@ -88,7 +88,7 @@ def test_arrays_are_plain_npy_files_mapped_read_only_and_a_pickled_store_is_its_
     store = pickle.loads(content)
     arrays = {
         "features_0": store.target_nodes.features,
-        "indices": store.indices,
+        "indices": store.only_edges.indices,
         "split_val": store.split("val"),
     }
     for name, array in arrays.items():
@@ -114,7 +114,7 @@ def test_a_store_of_more_than_two_billion_edges_opens(path: Path) -> None:
     edit_meta(path, enlarge, sign=True)
     store = StoredGraph.open(path, check=False)
     assert store.num_edges == num_edges
-    assert store.indices[2**31 + 4] == 7
+    assert store.only_edges.indices[2**31 + 4] == 7
 
 
 # What opening costs

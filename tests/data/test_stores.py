@@ -286,7 +286,7 @@ def test_other_content_of_equal_size_and_time_is_another_graph(tmp_path: Path, e
     os.utime(edges, ns=(times.st_atime_ns, times.st_mtime_ns))
     after = opened_files(tmp_path)
     assert after.built
-    assert after.store.indptr.tolist() == INDPTR_OF_OTHER
+    assert after.store.only_edges.indptr.tolist() == INDPTR_OF_OTHER
     assert before.path.is_dir(), "a run of yesterday goes on with yesterday's graph"
     edges.write_text(EDGES)  # the same content, copied or touched
     again = opened_files(tmp_path)
@@ -325,7 +325,7 @@ def test_a_file_replaced_while_it_is_read_is_read_anew(
     edges.write_text(first)
     replacing(monkeypatch, lambda number: replaced(edges, OTHER) if number == 1 else None)
     found = opened_files(tmp_path).store
-    assert found.indptr.tolist() == INDPTR_OF_OTHER
+    assert found.only_edges.indptr.tolist() == INDPTR_OF_OTHER
     monkeypatch.undo()
     again = opened_files(tmp_path)
     assert (again.built, again.store.path) == (False, found.path)

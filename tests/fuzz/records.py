@@ -46,7 +46,7 @@ def _store_reader(path: Path) -> Read:
         _written(path / "meta.json", content)
         store = StoredGraph.open(path, check=check)
         splits = [store.split(name).sum() for name in ("train", "val", "test")]
-        return splits, store.indices.sum(), store.num_bytes, store.num_outputs
+        return splits, store.only_edges.indices.sum(), store.num_bytes, store.num_outputs
 
     return read
 

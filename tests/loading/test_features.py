@@ -197,7 +197,8 @@ def placed_with(
     store: StoredGraph, topology: Topology | Literal["auto"] = "auto", features: str = "auto"
 ) -> Placement:
     """Where a graph is put beside a GPU without room."""
-    sizes = Sizes(0, store.indices.nbytes, store.target_nodes.features.nbytes, store.num_nodes)
+    edges, rows = store.only_edges.indices.nbytes, store.target_nodes.features.nbytes
+    sizes = Sizes(0, edges, rows, store.num_nodes)
     asked = FeaturesConfig.model_validate({"placement": features})
     choose = partial(place, sizes, topology=topology, features=asked)
     context = DistributedContext(device=torch.device("cuda", 0))
@@ -208,7 +209,7 @@ def test_what_cannot_be_pinned_is_kept_elsewhere(
     store: StoredGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = runtime(monkeypatch)
-    edges, rows = store.indices.nbytes, store.target_nodes.features.nbytes
+    edges, rows = store.only_edges.indices.nbytes, store.target_nodes.features.nbytes
     found = {}
     for room in (edges + rows, edges, 0):
         cuda.room = room

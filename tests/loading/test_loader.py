@@ -306,7 +306,7 @@ def sim_graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureR
 
 def test_the_whole_graph_keeps_64_bit_sources(tmp_path: Path, sim: torch.device) -> None:
     store = stored(tmp_path / "store", random_graph())
-    edges = replace(store.only_edges, indices=store.indices.astype(np.int64))
+    edges = replace(store.only_edges, indices=store.only_edges.indices.astype(np.int64))
     wide = replace(store, edges=dict.fromkeys(store.edges, edges))
     needs = BlockNeeds(edge_index=True)
     (batch,) = builder(wide, needs, sim, sampler={"name": "full"}).training_loader()

@@ -189,8 +189,8 @@ def exported(monkeypatch: pytest.MonkeyPatch, graph: Any) -> torch.Tensor:
     monkeypatch.delitem(sys.modules, "model", raising=False)
     model = __import__("model").load()
     del sys.modules["model"]
-    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-    edge_index = torch.from_numpy(np.stack([graph.indices, dst]).astype(np.int64))
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.only_edges.indptr))
+    edge_index = torch.from_numpy(np.stack([graph.only_edges.indices, dst]).astype(np.int64))
     with torch.no_grad():
         x = torch.from_numpy(graph.target_nodes.features.copy())
         logits: torch.Tensor = model(x, edge_index)

@@ -77,8 +77,8 @@ def test_a_regression_learns_and_predicts_in_the_users_units_and_words(
             assert metrics[name] == pytest.approx(np.mean(values), rel=1e-4)
     # Another graph is predicted in the units of the training.
     np.save("x.npy", graph.target_nodes.features)
-    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-    np.save("edges.npy", np.stack([graph.indices, dst], axis=1))
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.only_edges.indptr))
+    np.save("edges.npy", np.stack([graph.only_edges.indices, dst], axis=1))
     other = ["dataset=files", "dataset.features=x.npy", "dataset.edges=edges.npy"]
     assert main(["predict", str(hilly), "--out", "other.csv", *other]) == 0
     pd.testing.assert_frame_equal(pd.read_csv("other.csv"), found, rtol=1e-5)

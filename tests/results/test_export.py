@@ -66,8 +66,8 @@ print(len(sys.argv) - 1, "agree")
 
 def graph_of(store: StoredGraph) -> tuple[torch.Tensor, torch.Tensor]:
     """`x` and `edge_index`."""
-    dst = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
-    edge_index = np.stack([store.indices, dst]).astype(np.int64)
+    dst = np.repeat(np.arange(store.num_nodes), np.diff(store.only_edges.indptr))
+    edge_index = np.stack([store.only_edges.indices, dst]).astype(np.int64)
     return torch.from_numpy(np.array(store.target_nodes.features)), torch.from_numpy(edge_index)
 
 

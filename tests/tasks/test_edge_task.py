@@ -54,8 +54,8 @@ class LinkPrediction:
     def __init__(self, graph: StoredGraph) -> None:
         self.head = Scaled()
         self._graph = graph
-        dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-        edges = np.random.default_rng(0).permutation(np.stack([graph.indices, dst], 1))
+        dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.only_edges.indptr))
+        edges = np.random.default_rng(0).permutation(np.stack([graph.only_edges.indices, dst], 1))
         cuts = [len(edges) // 2, 3 * len(edges) // 4]
         self._edges = dict(zip(("train", "val", "test"), np.split(edges, cuts), strict=True))
         self.targets = torch.empty(0)

@@ -20,13 +20,12 @@ from multiprocessing.connection import Connection
 import numpy as np
 import numpy.typing as npt
 
-from gnntrain.data.graph import Float64Array, Graph, Int64Array, IntArray
+from gnntrain.data.graph import BoolArray, Float64Array, Graph, Int64Array, IntArray
 from gnntrain.data.partitioned_graph import Method
 from gnntrain.errors import RunError
 from gnntrain.jit import jit
 
 PartIndex = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
 
 MAX_PARTS = 256
 """A node's part fits in a byte, and a file of each part is open at once."""
@@ -102,9 +101,9 @@ def _send_parts(graph: Graph, num_parts: int, sender: Connection) -> None:
     from scipy.sparse import csr_array
 
     with suppress(MemoryError):  # the parent notices that nothing was sent
-        ones = np.ones(graph.num_edges, np.int64)
-        shape = graph.num_nodes, graph.num_nodes
-        edges = csr_array((ones, graph.indices, graph.indptr), shape=shape)
+        given = graph.only_edges
+        ones, shape = np.ones(len(given), np.int64), (graph.num_nodes, graph.num_nodes)
+        edges = csr_array((ones, given.indices, given.indptr), shape=shape)
         both_ways = (edges + edges.T).tocsr()  # an edge in both directions weighs 2
         both_ways.setdiag(0)
         both_ways.eliminate_zeros()
@@ -112,7 +111,7 @@ def _send_parts(graph: Graph, num_parts: int, sender: Connection) -> None:
         found = pymetis.part_graph(
             num_parts,
             pymetis.CSRAdjacency(ends, sources),
-            vweights=np.maximum(1, np.diff(graph.indptr)),
+            vweights=np.maximum(1, np.diff(given.indptr)),
             eweights=both_ways.data,
             recursive=False,
             options=pymetis.Options(seed=0),
@@ -120,7 +119,7 @@ def _send_parts(graph: Graph, num_parts: int, sender: Connection) -> None:
         sender.send_bytes(np.asarray(found.vertex_part).astype(np.uint8).tobytes())
 
 
-def _train_flags(graph: Graph) -> Flags:
+def _train_flags(graph: Graph) -> BoolArray:
     flags = np.zeros(graph.num_nodes, np.bool_)
     flags[graph.split("train")] = True
     return flags
@@ -128,8 +127,8 @@ def _train_flags(graph: Graph) -> Flags:
 
 def stream(graph: Graph, num_parts: int, start: PartIndex | None = None) -> PartIndex:
     """The part of each node by Fennel; with `start`, nodes are moved from there."""
-    num_nodes, is_train = graph.num_nodes, _train_flags(graph)
-    num_in_edges = np.diff(graph.indptr)
+    num_nodes, is_train, edges = graph.num_nodes, _train_flags(graph), graph.only_edges
+    num_in_edges = np.diff(edges.indptr)
     most = np.array([1, num_in_edges.max(), 1])  # of one node, which must fit in
     totals = np.array([num_nodes, graph.num_edges, len(graph.split("train"))])
     shares = totals / num_parts
@@ -144,7 +143,7 @@ def stream(graph: Graph, num_parts: int, start: PartIndex | None = None) -> Part
         for load, of_nodes in zip(loads, (None, num_in_edges, is_train), strict=True):
             load[:] = np.bincount(start, of_nodes, num_parts)
     del num_in_edges
-    arrays = graph.indptr, graph.indices, is_train
+    arrays = edges.indptr, edges.indices, is_train
     for number, factor in enumerate(_FACTORS):
         is_first = number == 0 and start is None
         # The derivative of load^1.5 is 1.5·√load.
@@ -157,7 +156,7 @@ def stream(graph: Graph, num_parts: int, start: PartIndex | None = None) -> Part
 
 @jit
 def place_nodes(
-    graph: tuple[Int64Array, IntArray, Flags],
+    graph: tuple[Int64Array, IntArray, BoolArray],
     nodes: tuple[int, int],
     part_of: PartIndex,
     loads: Int64Array,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gnntrain.config import FilesConfig
 from gnntrain.data.array_files import ArrayTable, is_array_file, load_arrays
-from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
+from gnntrain.data.graph import SPLITS, AnyArray, BoolArray, Int64Array
 from gnntrain.data.names import MASK_NAMES, SPLIT_ARRAYS, Role
 from gnntrain.data.read.columns import (
     id_column,
@@ -28,7 +28,7 @@ from gnntrain.data.read.nodes import NodeIndex, utf8
 from gnntrain.data.summary import first_names, split_sizes
 from gnntrain.data.tables import BadRows, Columns, Record, Rows
 from gnntrain.data.targets import check_split_number
-from gnntrain.data.values import TEXT, BoolArray, listed_marks, number_of, to_categories
+from gnntrain.data.values import TEXT, listed_marks, number_of, to_categories
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 

@@ -35,7 +35,6 @@ from gnntrain.data.array_files import (
     load_torch,
     unpack_graph,
 )
-from gnntrain.data.conversions import conversion_hint
 from gnntrain.data.graph import EDGE, NODE, SPLITS, AnyArray, EdgeType, GraphData, NodeType
 from gnntrain.data.names import (
     ADJACENCIES,
@@ -51,7 +50,7 @@ from gnntrain.data.read.edges import table_of_arrays
 from gnntrain.data.read.graph import read_graph
 from gnntrain.data.read.nodes import utf8
 from gnntrain.data.summary import EDGES_ALONE
-from gnntrain.data.table_files import GRAPHML_SUFFIX
+from gnntrain.data.table_files import GRAPHML_SUFFIX, conversion_hint
 from gnntrain.data.tables import BadRows, Table, refuse_beyond_memory, unreadable
 from gnntrain.errors import UserError
 
