@@ -11,14 +11,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from gnntrain.metrics import get_metric
 
 Status = Literal["completed", "pruned", "interrupted", "failed"]
-Metrics = Mapping[str, Mapping[str, float]]
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""``None`` in JSON stands for NaN, see `json_safe`."""
+Metrics = Mapping[str, Mapping[str, Number]]
 """Metrics by split and by name, fractions: ``{"val": {"accuracy": 0.8}}``."""
 
 SPLIT_ORDER = ("train", "val", "test")
@@ -72,17 +75,18 @@ class EpochRecord:
 
     epoch: int  # from 1
     step: int  # optimiser steps since the run began
-    train_loss: float  # mean over the epoch's seeds of all ranks
+    train_loss: Annotated[Number, Field(alias="train/loss")]  # mean over all ranks' seeds
     metrics: Metrics  # empty where the epoch was not evaluated
-    lr: float  # of the epoch's last step
-    seconds: float  # of the training part, as the speeds
-    eval_seconds: float
-    seeds_per_s: float  # over all ranks
-    edges_per_s: float  # sampled, over all ranks
-    memory_bytes: int  # resident, of all ranks
-    gpu_memory_bytes: int | None = None  # the most of a rank; None without a GPU
+    lr: Number  # of the epoch's last step
+    seconds: Number  # of the training part, as the speeds
+    eval_seconds: Number
+    seeds_per_s: Number  # over all ranks
+    edges_per_s: Number  # sampled, over all ranks
+    memory_bytes: Annotated[int, Field(alias="memory")]  # resident, of all ranks
+    # The most of a rank; None without a GPU.
+    gpu_memory_bytes: Annotated[int | None, Field(alias="gpu_memory")] = None
     cache_hit_rate: float | None = None
-    time: Mapping[str, float] = field(default_factory=dict)
+    time: Mapping[str, Number] = field(default_factory=dict)
     constant: tuple[str, ...] = ()
 
     def metric(self, split: str, name: str) -> float | None:
@@ -97,25 +101,14 @@ class EpochRecord:
         ``cache_hit_rate``, and an object ``time``. A metric that was not computed has no entry;
         numbers that are not finite stay unchanged.
         """
-        row = {"epoch": self.epoch, "step": self.step, "train/loss": self.train_loss}
+        row: dict[str, Any]
+        row = _EPOCHS.dump_python(self, by_alias=True, exclude_none=True, exclude={"constant"})
+        metrics, time = row.pop("metrics"), row.pop("time")
+        first = {name: row.pop(name) for name in ("epoch", "step", "train/loss")}
         # The validation metric first: a reader of the table looks for it.
-        for split in sorted(self.metrics, key=lambda name: name != "val"):
-            row |= {f"{split}/{name}": value for name, value in self.metrics[split].items()}
-        optional = {
-            "gpu_memory": self.gpu_memory_bytes,
-            "cache_hit_rate": self.cache_hit_rate,
-            "time": dict(self.time) or None,
-        }
-        return {
-            **row,
-            "lr": self.lr,
-            "seconds": self.seconds,
-            "eval_seconds": self.eval_seconds,
-            "seeds_per_s": self.seeds_per_s,
-            "edges_per_s": self.edges_per_s,
-            "memory": self.memory_bytes,
-            **{name: value for name, value in optional.items() if value is not None},
-        }
+        for split in sorted(metrics, key=lambda name: name != "val"):
+            first |= {f"{split}/{name}": value for name, value in metrics[split].items()}
+        return first | row | ({"time": time} if time else {})
 
     def flat(self) -> dict[str, int | float]:
         """:meth:`to_dict` with numbers alone, as loggers take them: ``time/<phase>``."""
@@ -128,32 +121,17 @@ class EpochRecord:
         """The record whose :meth:`to_dict`, its line in ``metrics.jsonl``, is ``row``.
 
         Raises:
-            KeyError: a field is missing.
+            ValueError: a field is missing, or no number.
         """
         metrics: dict[str, dict[str, float]] = {}
         for key, value in row.items():
             split, slash, name = key.partition("/")
             if slash and key != "train/loss":
-                metrics.setdefault(split, {})[name] = _number(value)
-        return cls(
-            epoch=int(row["epoch"]),
-            step=int(row["step"]),
-            train_loss=_number(row["train/loss"]),
-            metrics=metrics,
-            lr=_number(row["lr"]),
-            seconds=_number(row["seconds"]),
-            eval_seconds=_number(row["eval_seconds"]),
-            seeds_per_s=_number(row["seeds_per_s"]),
-            edges_per_s=_number(row["edges_per_s"]),
-            memory_bytes=int(row["memory"]),
-            gpu_memory_bytes=row.get("gpu_memory"),
-            cache_hit_rate=row.get("cache_hit_rate"),
-            time={name: _number(value) for name, value in row.get("time", {}).items()},
-        )
+                metrics.setdefault(split, {})[name] = value
+        return _EPOCHS.validate_python({**row, "metrics": metrics})
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)  # see json_safe
+_EPOCHS = TypeAdapter(EpochRecord)
 
 
 @dataclass
