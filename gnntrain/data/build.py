@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gnntrain import __version__
 from gnntrain.atomic_io import fsync_folder
 from gnntrain.data.array_folder import (
     HEADER_BYTES,
@@ -185,7 +184,6 @@ def _write_files(
     StoreMeta(
         format=StoreMeta.FORMAT,
         version=StoreMeta.VERSION,
-        made_by=f"gnntrain {__version__}",
         dataset=data.dataset,
         task=data.task,
         metric=data.metric,
@@ -303,10 +301,10 @@ def prepared_features(
 
     for start, rows in _chunks(nodes, dataset, where):
         result = stored(rows)
-        if _is_not_finite(result, dtype).any():
+        if not np.isfinite(decoded(result, dtype)).all():
             problems = [*feature_problems(rows, start)] or wrong_values(
                 rows,
-                lambda some: _is_not_finite(stored(some), dtype),
+                lambda some: ~np.isfinite(decoded(stored(some), dtype)),
                 f"features do not fit in {dtype}",
                 "node",
                 start,
@@ -325,10 +323,11 @@ def encoded(values: Float32Array, dtype: str) -> AnyArray:
     return bits
 
 
-def _is_not_finite(stored: AnyArray, dtype: str) -> AnyArray:
-    if dtype == "bfloat16":
-        return np.asarray((stored & np.uint16(0x7FFF)) >= np.uint16(0x7F80))
-    return ~np.isfinite(stored)
+def decoded(stored: AnyArray, dtype: str) -> Float32Array:
+    """Features as a model reads them."""
+    if dtype == "bfloat16":  # the upper half of float32's bits
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32, copy=False)
 
 
 def _chunks(nodes: NodeData, dataset: str, where: str) -> Iterator[tuple[int, AnyArray]]:

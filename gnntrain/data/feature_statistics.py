@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from gnntrain.data.build import encoded
+from gnntrain.data.build import decoded, encoded
 from gnntrain.data.graph import AnyArray, BoolArray, Float32Array, Int64Array, Nodes
 from gnntrain.data.preprocessing import Preprocessing, mean_and_std
 from gnntrain.data.summary import Meta, first_names
@@ -121,7 +121,7 @@ def _without_category(sample: Float32Array, made_by: Preprocessing | None) -> di
 def _sample(nodes: Nodes, among: Int64Array) -> Float32Array:
     """The features of up to 100,000 of these nodes, fewer where they are wide."""
     most = max(1, min(_MOST_ROWS, _MOST_VALUES // max(1, nodes.num_features)))
-    return _decoded(nodes.features[among[:: max(1, -(-len(among) // most))]], nodes)
+    return decoded(nodes.features[among[:: max(1, -(-len(among) // most))]], nodes.feature_dtype)
 
 
 def _is_binary(sample: Float32Array, nodes: Nodes, made_by: Preprocessing | None) -> BoolArray:
@@ -134,10 +134,4 @@ def _image(nodes: Nodes, made_by: Preprocessing | None, number: float) -> Float3
     """What a number of the user's table becomes, by feature."""
     image = np.full(nodes.num_features, number, np.float32)
     image = image if made_by is None else made_by.image(number)
-    return _decoded(encoded(image, nodes.feature_dtype), nodes)
-
-
-def _decoded(stored: AnyArray, nodes: Nodes) -> Float32Array:
-    if nodes.feature_dtype == "bfloat16":  # the upper half of float32's bits
-        return (stored.astype(np.uint32) << 16).view(np.float32)
-    return stored.astype(np.float32, copy=False)
+    return decoded(encoded(image, nodes.feature_dtype), nodes.feature_dtype)

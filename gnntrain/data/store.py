@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from pydantic import Field
 
+from gnntrain import __version__
 from gnntrain.atomic_io import atomic_write
 from gnntrain.data.array_folder import (
     ArrayMeta,
@@ -74,7 +75,7 @@ class GraphMeta(Meta):
 
     format: str
     version: int
-    made_by: str
+    made_by: str = f"gnntrain {__version__}"
     dataset: str
     task: LabelKind
     metric: str

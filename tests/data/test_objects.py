@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -356,3 +357,7 @@ def test_the_digest_is_that_of_the_content(data: Any, kind: Any, key: str) -> No
     other = data.clone()
     (other if kind is None else other["paper"]).note = "the summary tells that it is left out"
     assert content_digest(graph_of_object(other, FilesConfig())) != digest
+    graph = graph_of_object(data, FilesConfig())
+    nodes = graph.nodes[graph.target]
+    named = replace(nodes, ids=np.arange(nodes.num_nodes)[::-1])
+    assert content_digest(replace(graph, nodes={**graph.nodes, graph.target: named})) != digest

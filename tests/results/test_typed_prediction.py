@@ -74,6 +74,9 @@ def test_nodes_of_the_target_are_written_by_their_ids(
     rows = np.load(tmp_path / "all.npz")
     assert rows["node"].tolist() == [f"doi:{i}" for i in range(SIZES["paper"])]
     assert rows["class"].tolist() == outputs.argmax(1).tolist()
+    predict(tmp_path / "run", tmp_path / "rows.npz", what="embeddings")
+    rows = np.load(tmp_path / "rows.npz")
+    assert rows["embeddings"].shape == (SIZES["paper"], made.embedding_channels)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from gnntrain import __version__
 from gnntrain.atomic_io import atomic_folder, fsync_folder
 from gnntrain.data.array_folder import (
     HEADER_BYTES,
@@ -47,7 +46,6 @@ from gnntrain.data.partitioned_graph import (
 from gnntrain.data.partitioning.assign import MAX_PARTS, PartIndex, assign
 from gnntrain.data.store import GraphMeta, StoredGraph
 from gnntrain.data.stores import disk_errors
-from gnntrain.data.targets import TargetScale
 from gnntrain.errors import UserError
 from gnntrain.limits import available_memory
 from gnntrain.paths import nearest_folder
@@ -264,13 +262,12 @@ def _write(
     PartitionMeta(
         format=PartitionMeta.FORMAT,
         version=PartitionMeta.VERSION,
-        made_by=f"gnntrain {__version__}",
         arrays=with_checksums(folder, in_folder),
         source=store.content_digest,
         method=method,
         cut_edges=cut_edges,
         class_counts={s: store.class_counts(s).tolist() for s in SPLITS} if has_classes else None,
-        target_scale=None if has_classes else TargetScale.of(store),
+        target_scale=None if has_classes else store.target_scale(),
         target_ranges=None if has_classes else {s: store.target_ranges(s) for s in SPLITS},
         parts=tuple(
             PartMeta(

@@ -69,13 +69,9 @@ class NodeRows:
     rows: Rows
     index: NodeIndex
     order: Sequence[int] = ()  # places of the columns of features, in their order
+    # Of these, by place, those that hold no numbers.
+    categories: Mapping[int, pa.DictionaryArray] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)  # columns, each with the reason
-
-    @property
-    def categorical(self) -> list[int]:
-        """Places of the columns of categories, in the order of the features."""
-        numbers = {*self.rows.source.numbers}
-        return [place for place in self.order if place not in numbers]
 
 
 def read_nodes(
@@ -166,7 +162,8 @@ def read_nodes(
     if not len(rows):
         raise UserError(f"{table.path} has no rows.", "Give it a row of numbers a node.")
     index = NodeIndex(rows.columns.get("id"), len(rows), node_type, rows.path.name, options.decimal)
-    return NodeRows(spec, rows, index, order, left_out)
+    categories = {at: to_categories(rows.columns[at]) for at in order if at in categorical}
+    return NodeRows(spec, rows, index, order, categories, left_out)
 
 
 def _choose_features(
@@ -340,8 +337,7 @@ def make_features(
     """The features, and the preprocessing of the columns; None if it is the identity. It is a
     model's own, or learnt here, with the statistics of the nodes `train`."""
     rows, spec, table = nodes.rows, nodes.spec, nodes.rows.source.table
-    categories = [to_categories(rows.columns[place]) for place in nodes.categorical]
-    raw = RawFeatures(rows.matrix, categories)
+    raw = RawFeatures(rows.matrix, [*nodes.categories.values()])
     if preprocessing is None:
         id_place = rows.source.places.get("id")
         preprocessing = Preprocessing.fit(

@@ -28,7 +28,7 @@ from gnntrain.data.read.nodes import NodeIndex, utf8
 from gnntrain.data.summary import first_names, split_sizes
 from gnntrain.data.tables import BadRows, Columns, Record, Rows
 from gnntrain.data.targets import check_split_number
-from gnntrain.data.values import TEXT, listed_marks, number_of, to_categories
+from gnntrain.data.values import TEXT, listed_marks, number_of
 from gnntrain.errors import UserError
 from gnntrain.metrics import LabelKind
 
@@ -274,9 +274,8 @@ def warn_of_label_leaks(nodes: NodeRows, classes: AnyArray, train: Int64Array) -
         for (place, width), end in zip(widths.items(), accumulate(widths.values()), strict=True)
         if width == 1
     }
-    for place in nodes.categorical:
-        codes = to_categories(rows.columns[place]).indices.fill_null(-1)
-        values[place] = codes.to_numpy()[train]
+    for place, column in nodes.categories.items():
+        values[place] = column.indices.fill_null(-1).to_numpy()[train]
     for place, of_column in values.items():
         different, codes = np.unique(of_column, return_inverse=True)
         if len(different) != num_classes:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, Dataset, HeteroData
@@ -492,8 +493,6 @@ def _arrays(attributes: Mapping[str, Any], source: str, *, square: bool = True) 
 
 def _scipy_matrix(value: Any, source: str) -> Any:
     """A sparse adjacency matrix as SciPy's."""
-    import scipy.sparse
-
     if isinstance(value, Tensor) and value.layout != torch.strided:
         entries = torch.Tensor.to_sparse(value.detach().cpu()).coalesce()
         places, size = tuple(entries.indices().numpy()), tuple(value.shape)
@@ -508,8 +507,6 @@ def _scipy_matrix(value: Any, source: str) -> Any:
 
 def _array(value: Any, what: str) -> AnyArray:
     """An attribute as an array."""
-    import scipy.sparse
-
     if isinstance(value, Tensor):
         tensor = value.detach()
         num_bytes = tensor.numel() * tensor.element_size()
