@@ -23,14 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnntrain import run_store
-from gnntrain.config import (
-    Config,
-    ConfigError,
-    PluginConfig,
-    Problem,
-    checks,
-    from_dict,
-)
+from gnntrain.config import Config, ConfigError, PluginConfig, Problem, checks, from_dict
 from gnntrain.data.graph import Graph
 from gnntrain.data.partitioned_graph import Method, PartitionedGraph
 from gnntrain.data.store import StoredGraph
