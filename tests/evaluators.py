@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
+from gnntrain.loading.features import stored_rows
 from gnntrain.tasks import NodeClassification, Task
 from gnntrain.training.buffers import SharedBuffers
 from gnntrain.training.graph_access import WholeGraph
@@ -29,7 +31,9 @@ def layerwise(
     graph's features may be given without their type."""
     context = context or DistributedContext()
     buffers = SharedBuffers(context, place, memory_limit) if isinstance(place, Path) else place
-    if features is not None and not isinstance(features, dict):
+    if features is None:
+        features = {t: LazyFeatures(rows) for t, rows in stored_rows(graph).items()}
+    elif not isinstance(features, dict):
         features = {graph.target: features}
     access = WholeGraph(graph, buffers, features, **options)
     return LayerwiseEvaluator(access, task or NodeClassification(graph))

@@ -46,12 +46,11 @@ class GPUSampler(Sampler):
     one int32 for every node of the graph on the device, kept for the next call.
 
     Args:
-        edges: Of one type, in tensors: contiguous, on the device, or in pinned host memory, which
-            the GPU then reads over the bus. They are not copied.
+        edges: Of one type, in tensors: contiguous, `indptr` on the device to sample on (the CPU
+            works in Triton's interpreter alone, very slowly), `indices` there or in pinned host
+            memory, which the GPU then reads over the bus. They are not copied.
         fan_outs, replace, edge_ids: See `Sampler`.
         scope: Of one edge type both are the same.
-        device: The device to sample on; by default that of `indptr`. "cpu" works only in Triton's
-            interpreter (`TRITON_INTERPRET=1`), very slowly.
 
     Raises:
         UserError: The graph has several edge types, or there is no GPU.
@@ -67,7 +66,6 @@ class GPUSampler(Sampler):
         scope: FanOutScope = "relation",  # noqa: ARG002
         replace: bool = False,
         edge_ids: bool = False,
-        device: torch.device | str | None = None,
     ) -> None:
         if len(edges.edge_types) > 1:
             raise UserError(
@@ -77,8 +75,7 @@ class GPUSampler(Sampler):
         (self._edge_type,) = edges.edge_types
         self._node_type = self._edge_type[2]
         indptr, indices = edges.indptr, edges.indices
-        # An empty tensor's device has the index that "cuda" stands for.
-        self._device = torch.empty(0, device=indptr.device if device is None else device).device
+        self._device = indptr.device
         if self._device.type == "cpu" and isinstance(kernels.claim, triton.JITFunction):
             raise UserError(
                 "the Triton sampler needs a GPU, and the graph lies in host memory",

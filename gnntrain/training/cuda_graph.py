@@ -18,9 +18,6 @@ from gnntrain.training.memory import lacking_memory
 from gnntrain.training.totals import EpochTotals
 from gnntrain.training.update import Update
 
-Record = Callable[[Callable[[], None]], Callable[[], None]]
-"""Takes the function to record; returns the function that replays it."""
-
 # The first steps initialise libraries and compile kernels, which cannot be captured.
 _NUM_EAGER = 3
 
@@ -35,16 +32,9 @@ class CUDAGraphStep:
         loader: Its `seed_batches` are the steps to call this with.
         update: Trains on a batch and adds to the totals; only its work on the device is recorded.
         phases: Takes the time of replays; of other steps `update` takes it.
-        record: How to record; by default as a CUDA graph.
     """
 
-    def __init__(
-        self,
-        loader: SampledLoader,
-        update: Update,
-        phases: Phases,
-        record: Record | None = None,
-    ) -> None:
+    def __init__(self, loader: SampledLoader, update: Update, phases: Phases) -> None:
         # Eager steps keep their counters in GPU memory too, so that a later step can be captured.
         warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
         self.loader = loader
@@ -52,7 +42,6 @@ class CUDAGraphStep:
         self._optimizer = update.optimizer
         self._device = device = loader.device
         self._phases = phases
-        self._record = record or _record_cuda_graph
         self._given: SeedBatch | None = None
         self._totals = EpochTotals.start(device)
         self._rate = torch.zeros((), device=device)
@@ -84,7 +73,7 @@ class CUDAGraphStep:
         if self._replay is None:
             with self._rate_in_memory():
                 try:
-                    self._replay = self._record(self._run)
+                    self._replay = recorded(self._run, self._device)
                 except RuntimeError as error:
                     if lacking_memory(error):
                         raise
@@ -119,7 +108,10 @@ class CUDAGraphStep:
                 group["lr"] = keys["lr"]
 
 
-def _record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
+def recorded(body: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The function that replays `body`; on a CPU, in Triton's interpreter, `body` itself."""
+    if device.type == "cpu":
+        return body
     graph = torch.cuda.CUDAGraph()
     # Other threads may use the device meanwhile: one writes checkpoints.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):

@@ -19,7 +19,7 @@ from gnntrain.compute.features import LazyFeatures, as_tensor
 from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph
 from gnntrain.distributed.owners import answers_of
-from gnntrain.loading.features import FeatureSource, stored_rows
+from gnntrain.loading.features import FeatureSource
 from gnntrain.loading.graph import EdgeTensors
 from gnntrain.loading.read_counts import most_read_nodes
 from gnntrain.loading.shared import ShardedFeatures, SharedGraph, originals_of
@@ -165,7 +165,7 @@ class WholeGraph(GraphAccess):
         self,
         graph: Graph,
         buffers: SharedBuffers,
-        features: Mapping[NodeType, LazyFeatures | FeatureSource] | None = None,
+        features: Mapping[NodeType, LazyFeatures | FeatureSource],
         *,
         all_ranks: bool = True,
         edges: GraphTensors | None = None,
@@ -173,8 +173,6 @@ class WholeGraph(GraphAccess):
         context = buffers.context
         count = context.world_size if all_ranks else 1
         whole = {t: range(len(nodes)) for t, nodes in graph.nodes.items()}
-        if features is None:
-            features = {t: LazyFeatures(rows) for t, rows in stored_rows(graph).items()}
         super().__init__(graph, buffers, features, [Part(whole, graph, {})], context.rank, count)
         # If rank 0 computes alone, nothing reads the rows on another machine.
         is_read = all_ranks or context.machine == 0

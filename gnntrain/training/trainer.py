@@ -24,7 +24,7 @@ from gnntrain.models.embedding import num_parameters
 from gnntrain.phases import Phases, combined
 from gnntrain.tasks import Task
 from gnntrain.training.checkpoint import CheckpointError, CheckpointWriter, State, load_weights
-from gnntrain.training.cuda_graph import CUDAGraphStep, Record
+from gnntrain.training.cuda_graph import CUDAGraphStep
 from gnntrain.training.evaluation import Evaluator, SplitMetrics, take_marks, warn_of_constant
 from gnntrain.training.memory import memory_explained, resident_bytes, training_hint
 from gnntrain.training.records import EpochRecord, FitResult, Listener, Pruned, StepProgress
@@ -80,7 +80,6 @@ class Trainer:
             nothing is written.
         checkpoint_config: The `checkpoint` keys: when to save inside an epoch.
         identity: Plain data that a checkpoint carries besides (the resolved configuration).
-        record: How a step is recorded if the loader says so, see `CUDAGraphStep`.
 
     Attributes:
         result: The result so far.
@@ -103,7 +102,6 @@ class Trainer:
         checkpoints: Path | None = None,
         checkpoint_config: CheckpointConfig | None = None,
         identity: dict[str, Any] | None = None,
-        record: Record | None = None,
     ) -> None:
         self.model = model
         self.loader = loader
@@ -139,7 +137,7 @@ class Trainer:
         self._recorded: CUDAGraphStep | None = None
         if loader.records_steps:
             assert isinstance(loader, SampledLoader)
-            self._recorded = CUDAGraphStep(loader, self.update, self._phases, record)
+            self._recorded = CUDAGraphStep(loader, self.update, self._phases)
         runs_ahead = is_gpu(context.device) and context.world_size > 1
         self._signal_steps = _GPU_STEPS if runs_ahead else 1
 

@@ -45,7 +45,6 @@ from gnntrain.reporting.environment import describe_environment
 from gnntrain.run import prepare_store
 from gnntrain.sampling.base import NO_TARGETS, SampleKey, Seeds
 from gnntrain.selfcheck.choice import kernel_choice
-from gnntrain.training.cuda_graph import Record
 from gnntrain.training.evaluation import Evaluator, SplitMetrics
 from gnntrain.training.trainer import Trainer
 from scripts.bench import wholegraph
@@ -197,10 +196,8 @@ def config_of(case: Case, *, epochs: int, smaller: Keys | None = None) -> Config
 class Bench:
     """What a case measures: model and loaders over an opened store."""
 
-    def __init__(
-        self, config: Config, store: StoredGraph, device: torch.device, record: Record | None
-    ) -> None:
-        self.config, self.store, self.record = config, store, record
+    def __init__(self, config: Config, store: StoredGraph, device: torch.device) -> None:
+        self.config, self.store = config, store
         self.context = context = DistributedContext(device=device)
         self.task = build_task(config, store)
         self.model = build_model(config, self.task, store, context)
@@ -218,15 +215,10 @@ class Bench:
 
 
 def measure(
-    case: Case,
-    store: StoredGraph,
-    config: Config,
-    device: torch.device,
-    rounds: int,
-    record: Record | None = None,
+    case: Case, store: StoredGraph, config: Config, device: torch.device, rounds: int
 ) -> Figure:
     """Measure one case on an opened store."""
-    bench = Bench(config, store, device, record)
+    bench = Bench(config, store, device)
     stage, unit = _STAGES[case.stage]
     values, notes = stage(bench, rounds)
     spread = Spread.of(values)
@@ -252,7 +244,6 @@ def _epochs(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
         task=bench.task,
         config=bench.config.trainer,
         context=bench.context,
-        record=bench.record,
     )
     records = trainer.fit().records[-rounds:]
     notes = {

@@ -37,9 +37,9 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
-def tiny(case: Case, device: torch.device, **options: Any) -> Figure:
+def tiny(case: Case, device: torch.device) -> Figure:
     config = config_of(case, epochs=4, smaller=TINY)
-    return measure(case, prepare_store(config.dataset).store, config, device, 2, **options)
+    return measure(case, prepare_store(config.dataset).store, config, device, 2)
 
 
 @pytest.mark.skipif(not INTERPRETS, reason="kernels are compiled: the interpreter is not used")
@@ -49,7 +49,7 @@ def test_every_kind_of_case_is_measured(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    figure = tiny(CASES[number], torch.device("cpu"), record=lambda body: body)
+    figure = tiny(CASES[number], torch.device("cpu"))
     assert len(figure.rounds) == 2
     assert figure.median > 0
     if CASES[number].name == CACHED:

@@ -134,8 +134,8 @@ def test_cuda_sees_one_wait_a_batch(device: str) -> None:
 @on_a_gpu
 def test_pinned_host_memory_is_read_over_the_bus(device: str) -> None:
     graph = random_csc(3000, 40_000)
-    indptr, indices = (torch.from_numpy(array).pin_memory() for array in graph)
-    sampler = sampler_on(indptr, indices, [5, 4], edge_ids=True, device=device)
+    indptr, indices = torch.from_numpy(graph[0]).to(device), torch.from_numpy(graph[1]).pin_memory()
+    sampler = sampler_on(indptr, indices, [5, 4], edge_ids=True)
     expected = cpu_sampler(graph, [5, 4], edge_ids=True).sample(seeds_of(torch.arange(99)), KEY)
     assert_equal(sampler.sample(seeds_of(torch.arange(99)), KEY), expected)
 
