@@ -112,6 +112,11 @@ def train(
             config = config.changed(trainer={"init_from": first})
         if changed := [*checks.changed_meaning(saved, config)]:
             raise ConfigError(changed)
+        record, is_whole = begun.store_record(), config.distributed.graph != "partitioned"
+        if record and is_whole and saved.dataset.option == "files" and data is None:
+            with contextlib.suppress(UserError):  # they may have gone
+                if run_store.store_folder(saved.dataset).name != Path(record.path).name:
+                    _log.warning("The graph's files have changed; the run keeps that of its start.")
         summary = begun.summary() or {}
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:
             _log.warning("The run %s has completed: nothing is left to train.", begun.shown)
@@ -220,7 +225,8 @@ def _run(
         else:
             run = RunDirectory.create(place, config.to_dict(), overrides=overrides, jobs=jobs)
             stack.enter_context(rundir.held(run.path))
-        (run.path / "summary.json").unlink(missing_ok=True)
+        with rundir.explained(run.path):
+            (run.path / "summary.json").unlink(missing_ok=True)
         job = Job(config, graph.path, run.path, started, kernels, checkpoint, listener, how)
         return _train(run, job, graph, plan, rendezvous)
 

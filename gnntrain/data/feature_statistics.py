@@ -68,8 +68,8 @@ class FeatureStatistics(Meta):
             known = self.without_category.get(name, 0.0)
             if share > min(2 * known, (1 + known) / 2):
                 yield (
-                    f"{name}: {share:.3g} of the nodes have no category, or one that was not "
-                    "there in training" + f" ({known:.3g} in training)" * (known > 0)
+                    f"{name}: {share:.1%} of the nodes have no category, or one that was not "
+                    "there in training" + f" ({known:.1%} in training)" * (known > 0)
                 )
         names, numbers = _names_and_numbers(nodes.num_features, made_by)
         mean, _ = mean_and_std(sample, np.arange(len(sample)))

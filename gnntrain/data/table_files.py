@@ -131,11 +131,9 @@ def _parquet_batches(path: Path, num_rows: int, names: list[str]) -> Iterator[pa
 
 def table_in_memory(path: Path, table: pa.Table, note: str = "") -> Table:
     """Columns in memory, or mapped, as a table; `path` and `note` are for messages."""
-
-    def batches(names: list[str]) -> Iterable[pa.RecordBatch]:
-        yield from table.select(names).to_batches(_BATCH_ROWS)
-
-    return Table(path, table.column_names, batches, note)
+    return Table(
+        path, table.column_names, lambda names: table.select(names).to_batches(_BATCH_ROWS), note
+    )
 
 
 def open_graphml(path: Path, part: Literal["nodes", "edges"]) -> Table:

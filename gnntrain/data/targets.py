@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from gnntrain.config import Config, PluginConfig
 from gnntrain.config.models import model_names, model_section
@@ -33,13 +32,9 @@ class TargetScale:
         columns = [column[~np.isnan(column)] for column in targets.T]
         return cls(
             mean=[float(column.mean()) if len(column) else 0.0 for column in columns],
-            std=[float(column.std()) if varies(column) else 1.0 for column in columns],
+            # Of equal numbers, rounding alone gives a deviation.
+            std=[float(c.std()) if len(c) and c.min() < c.max() else 1.0 for c in columns],
         )
-
-
-def varies(values: npt.NDArray[np.floating]) -> bool:
-    """Whether two of the values, none of them NaN, differ; rounding alone gives a deviation."""
-    return len(values) > 0 and bool(values.min() < values.max())
 
 
 def refuse_other_labels(config: Config, dataset: str, kind: LabelKind) -> None:

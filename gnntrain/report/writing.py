@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gnntrain.atomic_io import atomic_write
-from gnntrain.errors import UserError
+from gnntrain.errors import RunError, UserError
 from gnntrain.report.runs import best_of, find_runs, run_rows
 from gnntrain.training.records import json_safe
 
@@ -30,6 +31,7 @@ def write_report(
 
     Raises:
         UserError: There is no such run or format, or a file cannot be written.
+        RunError: The disk is full.
     """
     ending = wanted or (out.suffix.removeprefix(".").lower() if out is not None else "") or "html"
     if ending not in ("html", "csv"):
@@ -60,6 +62,7 @@ def write_report(
         with atomic_write(path) as file:
             file.write(content.encode())
     except (OSError, ValueError) as error:  # ValueError: a null byte
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         words = f"the report {path} cannot be written: {error}"
-        raise UserError(words, "Choose another with --out.") from error
+        raise (RunError if is_full else UserError)(words, "Choose another with --out.") from error
     return path

@@ -24,7 +24,7 @@ from gnntrain.config.graph_spec import NODE_KEYS
 from gnntrain.data.summary import from_plain
 from gnntrain.data.values import MISSING_MARKS
 from gnntrain.devices import alone_in_process
-from gnntrain.errors import RunError, UserError
+from gnntrain.errors import TransientError, UserError
 from gnntrain.models import AnyModel, PlainModel, build_model, plain
 from gnntrain.models.embedding import num_parameters
 from gnntrain.paths import expanded
@@ -74,7 +74,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
 
     Raises:
         UserError: The model needs gnntrain, or the folder holds something.
-        RunError: It cannot be written.
+        TransientError: It cannot be written.
     """
     run = RunDirectory.open(run_dir)
     path = run.path / "export" if out is None else expanded(out).absolute()
@@ -135,7 +135,7 @@ def export(run_dir: str | Path, out: str | Path | None = None) -> Export:
             torch.save(weights, draft / "model.pt")
     except (OSError, RuntimeError) as error:  # torch's writer tells a full disk as a RuntimeError
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        raise RunError(
+        raise TransientError(
             f"{shown_path(path)} could not be written: {reason}.",
             "Free some space there, or give another folder with --out DIR.",
         ) from error

@@ -35,7 +35,7 @@ class Block:
         dst_offset: Source number of destination 0.
         weight: float32 `[num_edges]`, the graph's edge weights; None: all 1.
         degree: float32 `[num_dst]`, in-edges in the whole graph; None: no edge was left out.
-        norm: float32 `[num_src]` or `[num_src, 2]`, `Graph.gcn_norm` of the sources.
+        norm: float32 `[num_src]` or `[num_src, 2]`, `Edges.gcn_norm` of the sources.
         edge_ids: int32 or int64 `[num_edges]`, the positions of the edges in the adjacency that
             they were taken from; None: not requested.
         max_in_edges: The most in-edges of a destination in this block, if known (the fan-out): a

@@ -333,7 +333,9 @@ def test_a_link_in_a_strangers_run_is_not_written_through(
     assert [*victim.iterdir()] == [] if name == "logs" else victim.read_text() == "mine"
 
 
-def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(tmp_path: Path) -> None:
+def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = write(tmp_path)
     keys = [*(f"dataset.{key}={path}" for key, path in files.items()), "run.if_exists=resume"]
     keys += ["dataset.task=multiclass", f"dataset.store_dir={tmp_path}/stores"]
@@ -343,7 +345,9 @@ def test_a_run_stays_on_its_graph_whatever_becomes_of_its_files(tmp_path: Path) 
     edges = Path(files["edges"])
     whole = edges.read_text()
     edges.write_text(whole.replace("10,20", "10,30"))
+    assert "files have changed" not in caplog.text
     train(config)  # the same command
+    assert "files have changed" in caplog.text
     changed = evaluate(tmp_path / "run")
     edges.unlink()
     gone = evaluate(tmp_path / "run")

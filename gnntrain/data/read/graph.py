@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -206,9 +206,6 @@ class _Reader:
         tables = self.tables
         problems: list[Problem] = []
 
-        def check(asked: Iterable[tuple[str, str]], *there: Table) -> None:
-            problems.extend(unknown_names(asked, there))
-
         for part in spec.node_tables:
             if part.files and part.place not in tables:
                 tables[part.place] = open_nodes(self.files[part.place], part, part, options, bad)
@@ -230,17 +227,19 @@ class _Reader:
             for asked in part.asked(labelled=labelled):
                 # What is left out may be a column of the labels.
                 is_shared = asked[0] == label.key("ignore")
-                check([asked], *within, *(of_labels + of_split if is_shared else ()))
+                there = [*within, *of_labels, *of_split] if is_shared else within
+                problems += unknown_names([asked], there)
             if labelled and not split.parts:
-                check(label.asked(), *(of_labels or within))
+                problems += unknown_names(label.asked(), of_labels or within)
                 if of_split or not split.files:
-                    check(split.asked(), *(of_split or [*within, *of_labels]))
+                    there = of_split or [*within, *of_labels]
+                    problems += unknown_names(split.asked(), there)
         if spec.mixed is not None:
-            check(spec.mixed.asked(), *mixed)
+            problems += unknown_names(spec.mixed.asked(), mixed)
         for edges in spec.edges:
             if edges.place not in tables and not is_array_file(self.files[edges.place][0]):
                 tables[edges.place] = open_edges(self.files[edges.place], edges, options, bad)
-                check(edges.asked(), tables[edges.place])
+                problems += unknown_names(edges.asked(), [tables[edges.place]])
         if problems:
             raise spec.error(problems)
 
