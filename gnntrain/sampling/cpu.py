@@ -41,11 +41,8 @@ class CPUSampler(Sampler):
     At each hop all nodes found so far draw again, each by its own key (see `kernels`): the result
     depends on neither threads nor ranks nor the other nodes of the batch. `sample` may be called
     from several threads at once; each call in flight holds a scratch array of one int32 for every
-    node of the graph, kept for the next call.
-
-    Args:
-        edges, fan_outs, scope, replace, edge_ids: See `Sampler`. The arrays may be
-            read-only memory maps; they are not copied.
+    node of the graph, kept for the next call. The arrays of edges may be read-only memory maps;
+    they are not copied.
     """
 
     def __init__(

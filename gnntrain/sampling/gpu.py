@@ -49,7 +49,6 @@ class GPUSampler(Sampler):
         edges: Of one type, in tensors: contiguous, `indptr` on the device to sample on (the CPU
             works in Triton's interpreter alone, very slowly), `indices` there or in pinned host
             memory, which the GPU then reads over the bus. They are not copied.
-        fan_outs, replace, edge_ids: See `Sampler`.
         scope: Of one edge type both are the same.
 
     Raises:
@@ -94,12 +93,8 @@ class GPUSampler(Sampler):
         return len(self._indptr) - 1
 
     def sample(self, seeds: Seeds, key: SampleKey) -> Sample:
-        """Draw the neighbourhood of `seeds`, on the current stream.
-
-        Args:
-            seeds: In host or device memory. A repeated seed keeps its positions, each with its own
-                (equal) in-edges; edges from it start at its first position.
-            key: Key of the draw. Equal keys give equal in-neighbours for any seeds.
+        """Draw the neighbourhood of `seeds`, in host or device memory, on the current stream; see
+        `CPUSampler.sample`.
 
         Raises:
             UserError: A seed is not a node of the graph.

@@ -34,7 +34,6 @@ class PyGSampler(Sampler):
     step, and, unlike with the built-in samplers, a draw depends on the number of ranks.
 
     Args:
-        edges, fan_outs, replace: See `Sampler`.
         scope: "relation": PyG's samplers have no other.
         edge_ids: Ignored: PyG always returns the edges' positions.
 

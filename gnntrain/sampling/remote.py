@@ -54,8 +54,6 @@ their weights; the destinations' degrees in the whole graph. What is not wanted 
 DRAW = "draw"
 """The name of the call that asks an owner for in-neighbours."""
 
-_NOT_WANTED: AnyArray = np.empty(0, np.uint8)
-
 
 class RemoteSampler(Sampler):
     """Draws in-neighbours of nodes whose in-edges other machines hold.
@@ -254,7 +252,8 @@ class PartDraws:
         if wants_weight and not shares:
             edge_ids = np.empty(first_drawn[-1], np.int64)
         draw_hop(edges, options, hop, None, sources, edge_ids)
-        weights, degrees = [_NOT_WANTED], [_NOT_WANTED]
+        weights: list[AnyArray] = [NOT_WANTED]
+        degrees: list[AnyArray] = [NOT_WANTED]
         if wants_weight:
             parts = zip(self._weights, pairwise(first_drawn.tolist()), strict=True)
             weights = [own[edge_ids[slice(*edges)]] for own, edges in parts if own is not None]
