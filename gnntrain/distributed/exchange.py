@@ -23,7 +23,7 @@ import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -193,10 +193,11 @@ class Exchange:
             self._services[name] = answer
             self._changed.notify_all()
 
-    def withdraw(self, name: str) -> None:
-        """Serve `name` no longer; a call that is being answered goes on."""
+    def withdraw(self, names: Iterable[str]) -> None:
+        """Serve these no longer; a call that is being answered goes on."""
         with self._changed:
-            del self._services[name]
+            for name in names:
+                self._services.pop(name, None)
 
     def take_seconds(self) -> dict[str, float]:
         """Seconds in answers by name since the last call, summed over threads."""

@@ -99,8 +99,9 @@ class CPUSampler(Sampler):
         nodes, room, num_nodes = scratch.numbers[3:]
         num_dst = num_nodes.tolist()
         rows = rows_of(edges, num_dst)
-        entries = scratch.entries(rows[-1])
-        hop, edge_ids = counted_hop(edges, options, nodes, nodes, room, rows, entries)
+        hop = HopEdges(nodes, room, rows, *scratch.entries(rows[-1]))
+        count_edges(edges, options, hop, nodes)
+        edge_ids = draw_by_node(edges, options, hop) if options.shares else NOT_WANTED
         num_new, cuts = [0] * len(num_dst), [0]
         num_edges = hop.offsets[hop.rows[1:] - 1].tolist()
         for source, number in zip(edges.ends[0].tolist(), num_edges, strict=True):
@@ -178,7 +179,8 @@ class _Scratch:
             self.numbers = self.numbers._replace(nodes=larger, room=room)
 
     def entries(self, length: int) -> Int64Array:
-        """See `counted_hop`. Pages that are new in each hop would take a tenth of its time."""
+        """`[3, length]`, for a hop's starts, degrees and offsets. Pages that are new in each hop
+        would take a tenth of its time."""
         if self._entries.shape[1] < length:
             self._entries = np.empty((3, length + length // 4), np.int64)
         return self._entries[:, :length]
@@ -196,33 +198,6 @@ def in_edges_of(edges: FusedCSC) -> InEdges:
     ends = [[types.index(name[end]) for name in edges.edge_types] for end in (0, 2)]
     arrays = edges.first_offset, read_only(edges.indices), edges.first_edge
     return InEdges(read_only(edges.indptr), *arrays, np.array(ends, np.int64))
-
-
-def counted_hop(
-    edges: InEdges,
-    options: HopOptions,
-    nodes: Int64Array,
-    ids: Int64Array,
-    room: Int64Array,
-    rows: Int64Array,
-    entries: Int64Array,
-) -> tuple[HopEdges, Int64Array]:
-    """The destinations of a hop, and how many edges they take; see `kernels.HopEdges`.
-
-    Args:
-        edges: The in-edges.
-        options: How to draw.
-        nodes: Where `edges` has the destinations, at the places of `ids`.
-        ids, room: The destinations.
-        rows: See `rows_of`.
-        entries: `[3, rows[-1]]`, becomes the hop's starts, degrees and offsets.
-
-    Returns:
-        The hop, and `edge_ids` for `kernels.draw_hop`.
-    """
-    hop = HopEdges(ids, room, rows, *entries)
-    count_edges(edges, options, hop, nodes)
-    return hop, draw_by_node(edges, options, hop) if options.shares else NOT_WANTED
 
 
 def rows_of(edges: InEdges, num_dst: Sequence[int]) -> Int64Array:

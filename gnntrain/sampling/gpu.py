@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ class GPUSampler(Sampler):
             checked_seeds(seeds, num_nodes)
         known = sizes[: num_hops + 1]
         num_edges, num_old = sizes[num_hops + 1 : -1 : 2], sizes[num_hops + 2 : -1 : 2]
-        blocks = [hop.trimmed(known[i], known[i + 1], num_edges[i]) for i, hop in enumerate(hops)]
+        blocks = [_trimmed(hop, known[i], known[i + 1], num_edges[i]) for i, hop in enumerate(hops)]
         num_new = [every - old for every, old in zip(num_edges, num_old, strict=True)]
         return self._sample(batch.nodes[: known[-1]], known[0], blocks, num_new)
 
@@ -160,11 +160,8 @@ class GPUSampler(Sampler):
             hops = [self._draw_hop(batch, hop, keys) for hop in range(num_hops)]
             batch.forget()
         # The largest case: every hop takes its full fan-out and finds new nodes only.
-        most = [hop.indices.numel() for hop in hops]
-        blocks = [
-            hop.trimmed(hop.offsets.numel() - 1, hop.num_known, num_edges)
-            for hop, num_edges in zip(hops, most, strict=True)
-        ]
+        most = [hop.num_edges for hop in hops]
+        blocks = [_trimmed(hop, hop.num_dst, hop.num_src, hop.num_edges) for hop in hops]
         return self._sample(batch.nodes, len(seeds), blocks, most, batch.sizes[num_hops])
 
     def padded_edges(self, num_seeds: int) -> int:
@@ -182,7 +179,8 @@ class GPUSampler(Sampler):
     def _new_local(self) -> Tensor:
         return torch.full((self.num_nodes,), UNKNOWN, dtype=torch.int32, device=self._device)
 
-    def _draw_hop(self, batch: _Batch, hop: int, keys: Tensor) -> _PaddedHop:
+    def _draw_hop(self, batch: _Batch, hop: int, keys: Tensor) -> Block:
+        """A hop of the largest size possible, whose own the host does not know yet."""
         fan_out, num_dst = self._fan_outs[hop], batch.num_known
         counts = batch.empty(num_dst + 1, torch.int64)
         graph = self._indptr, batch.nodes, batch.sizes
@@ -209,8 +207,13 @@ class GPUSampler(Sampler):
             )
         positions = self._positions(batch, hop, offsets, num_edges, keys)
         indices = batch.number(hop, self._indices, positions, offsets)
-        edge_ids = positions if self._edge_ids else None
-        return _PaddedHop(offsets, indices, edge_ids, batch.num_known, fan_out)
+        return Block(
+            offsets,
+            indices,
+            batch.num_known,
+            edge_ids=positions if self._edge_ids else None,
+            max_in_edges=fan_out if fan_out >= 0 else None,
+        )
 
     def _positions(
         self, batch: _Batch, hop: int, offsets: Tensor, num_edges: int, keys: Tensor
@@ -261,26 +264,16 @@ class GPUSampler(Sampler):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _PaddedHop:
-    """A hop whose size is not known on the host yet."""
-
-    offsets: Tensor
-    indices: Tensor
-    positions: Tensor | None
-    num_known: int
-    fan_out: int
-
-    def trimmed(self, num_dst: int, num_src: int, num_edges: int) -> Block:
-        """The hop of these sizes."""
-        return Block(
-            # Of the indices' type, as torch's CSR tensors require.
-            self.offsets[: num_dst + 1].to(torch.int32),
-            self.indices[:num_edges],
-            num_src,
-            edge_ids=None if self.positions is None else self.positions[:num_edges],
-            max_in_edges=self.fan_out if self.fan_out >= 0 else None,
-        )
+def _trimmed(hop: Block, num_dst: int, num_src: int, num_edges: int) -> Block:
+    """A hop of the largest size possible, to these sizes."""
+    return replace(
+        hop,
+        # Of the indices' type, as torch's CSR tensors require.
+        indptr=hop.indptr[: num_dst + 1].to(torch.int32),
+        indices=hop.indices[:num_edges],
+        num_src=num_src,
+        edge_ids=None if hop.edge_ids is None else hop.edge_ids[:num_edges],
+    )
 
 
 class _Batch:

@@ -21,10 +21,10 @@ from gnntrain.distributed.owners import Caller, GroupedNodes, NodeOwners, joined
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
 from gnntrain.sampling.block import NO_NEEDS, Block, BlockNeeds, Hop, Sample
 from gnntrain.sampling.cpu import (
+    NOT_WANTED,
     check_batch_nodes,
     check_hop_edges,
     checked_seeds,
-    counted_hop,
     fan_outs_by_hop,
     in_edges_of,
     num_seeds_of,
@@ -34,10 +34,13 @@ from gnntrain.sampling.cpu import (
 )
 from gnntrain.sampling.kernels import (
     CHUNK_EDGES,
+    HopEdges,
     HopOptions,
     IndexArray,
     Int32Array,
     copied_segments,
+    count_edges,
+    draw_by_node,
     draw_hop,
     register_in_table,
     relabel_by_table,
@@ -241,9 +244,9 @@ class PartDraws:
         # Keys are of the ids before the partition.
         ids = joined([own[of_type] for own, of_type in zip(self._original, rows, strict=True)])
         bounds = rows_of(edges, num_dst)
-        entries = np.empty((3, bounds[-1]), np.int64)
-        room = starts_of(num_dst)
-        hop, edge_ids = counted_hop(edges, options, nodes, ids, room, bounds, entries)
+        hop = HopEdges(ids, starts_of(num_dst), bounds, *np.empty((3, bounds[-1]), np.int64))
+        count_edges(edges, options, hop, nodes)
+        edge_ids = draw_by_node(edges, options, hop) if options.shares else NOT_WANTED
         rows_of_types = [*pairwise(hop.rows.tolist())]
         counts = [np.diff(hop.offsets[begin:end]) for begin, end in rows_of_types]
         first_drawn = starts_of([hop.offsets[end - 1] for _, end in rows_of_types])

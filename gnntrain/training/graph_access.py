@@ -241,7 +241,7 @@ class OwnedParts(GraphAccess):
 
     def publish(self, node_type: NodeType, name: str, matrix: Tensor) -> OwnedRows:
         self.context.meet()
-        self._withdraw(self._dropped)  # all have read the rows that were dropped before
+        self._exchange.withdraw(self._dropped)  # all have read the rows that were dropped before
         self._dropped.clear()
         call = f"evaluation/{name}"
         if self._parts:
@@ -296,17 +296,12 @@ class OwnedParts(GraphAccess):
     def drop(self, name: str) -> None:
         call = f"evaluation/{name}"
         self.buffers.release(f"cached {call}")
-        if call in self._served:
-            self._dropped.add(call)
+        self._dropped.add(call)
 
     def end(self) -> None:
-        self._withdraw(self._served.copy())
+        self._exchange.withdraw(self._served)
+        self._served.clear()
         self._dropped.clear()
-
-    def _withdraw(self, calls: set[str]) -> None:
-        for call in calls:
-            self._exchange.withdraw(call)
-        self._served -= calls
 
 
 def most_gathered(widest: int) -> int:

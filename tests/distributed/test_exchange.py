@@ -135,7 +135,7 @@ def test_a_name_that_was_withdrawn_can_be_served_anew() -> None:
         for value in (1, 2):
             ranks[1].serve("value", answers_of([np.array([value])]))
             assert ranks[0].call("value", {1: [np.array([0])]})[1][0] == value
-            ranks[1].withdraw("value")
+            ranks[1].withdraw(["value"])
 
 
 # What goes wrong
