@@ -12,6 +12,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from gnntrain.app import compose_config
+from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.rows import Gather
 from gnntrain.compute.selection import CPU_KERNELS, SAMPLER, KernelChoice, select
 from gnntrain.models.dropout import dropout
 from tests.graphs import random_graph, stored
@@ -35,6 +37,13 @@ def test_a_kernel_that_is_replaced_is_counted_on_nowhere() -> None:
     for choice in (CPU_KERNELS, TORCH):
         assert not choice.samples_on_gpu
         assert not choice.reads_host
+
+
+def test_a_kernel_that_is_replaced_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gather, "cpu", None)
+    rows = torch.arange(12.0).view(4, 3)
+    select(KernelChoice("numba", {"gather": "wrong"}), "cpu")
+    assert torch.equal(LazyFeatures(rows).read(1, 3), rows[1:3])
 
 
 def test_compiled_dropout_follows_the_selection() -> None:
