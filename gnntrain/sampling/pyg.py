@@ -52,7 +52,16 @@ class PyGSampler(Sampler):
         replace: bool = False,
         edge_ids: bool = False,  # noqa: ARG002
     ) -> None:
-        require_pyg_backend()
+        known = torch_geometric.typing
+        if not (known.WITH_PYG_LIB or known.WITH_TORCH_SPARSE):
+            version = torch.__version__.partition("+")[0]
+            raise UserError(
+                "sampler.backend=pyg needs pyg-lib or torch-sparse, and neither can be imported",
+                "Install pyg-lib with `pip install pyg-lib -f https://data.pyg.org/whl/torch-"
+                f"{version}+cpu.html` (or +cu…), or build torch-sparse with `pip install "
+                "--no-build-isolation torch-scatter torch-sparse`; sampler.backend=numba needs "
+                "nothing.",
+            )
         self._edges = edges
         by_type = {name: list(fan_outs[name]) for name in edges.edge_types}
         self._num_hops = len(by_type[edges.edge_types[0]])
@@ -168,20 +177,6 @@ def shared_graph(edges: FusedCSC) -> LocalGraphStore:
             size = edges.num_nodes[name[0]], edges.num_nodes[name[2]]
             graph.put_edge_index(tuple(tensors), name if has_types else None, "csc", size=size)
     return graph
-
-
-def require_pyg_backend() -> None:
-    """Raises UserError if neither pyg-lib nor torch-sparse is installed."""
-    typing = torch_geometric.typing
-    if typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE:
-        return
-    version = torch.__version__.partition("+")[0]
-    raise UserError(
-        "sampler.backend=pyg needs pyg-lib or torch-sparse, and neither can be imported",
-        f"Install pyg-lib with `pip install pyg-lib -f https://data.pyg.org/whl/torch-{version}"
-        "+cpu.html` (or +cu…), or build torch-sparse with `pip install --no-build-isolation "
-        "torch-scatter torch-sparse`; sampler.backend=numba needs nothing.",
-    )
 
 
 @contextmanager

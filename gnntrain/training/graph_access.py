@@ -177,14 +177,7 @@ class WholeGraph(GraphAccess):
         # If rank 0 computes alone, nothing reads the rows on another machine.
         is_read = all_ranks or context.machine == 0
         self.nodes = whole if is_read else dict.fromkeys(whole, range(0))
-        self._ranges = {
-            t: [
-                balanced_range(edges_before(graph, t), len(nodes), rank, count)
-                for rank in range(count)
-            ]
-            for t, nodes in whole.items()
-        }
-        self._edges_on_device = edges
+        self._count, self._edges_on_device = count, edges
         self._norm: Tensor | None = None
 
     def norm(self, nodes: Tensor | None) -> Tensor:
@@ -197,7 +190,9 @@ class WholeGraph(GraphAccess):
     def publish(self, node_type: NodeType, name: str, matrix: Tensor) -> Tensor:
         del name
         self.context.meet()
-        self.buffers.sync(matrix, self._ranges[node_type])
+        before, size = edges_before(self.graph, node_type), self.schema.num_nodes[node_type]
+        ranges = [balanced_range(before, size, rank, self._count) for rank in range(self._count)]
+        self.buffers.sync(matrix, ranges)
         return matrix
 
 
