@@ -6,7 +6,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,18 +169,14 @@ def split_metrics(
     counts = {m.name: m.counts for m in task.reported if m.counts is not None}
     collects = len(counts) < len(task.reported)
 
-    def merged(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
-        if not one or not other:
-            return one or other
-        return {name: one[name] + other[name] for name in one}
-
-    total: dict[str, Tensor] = {}
+    total: dict[str, Any] = {}
     ends: list[Tensor] = []  # the least and the largest outputs so far
     collected: list[SplitSlice] = []
     for part in slices:
         outputs, targets = task.metric_inputs(part.outputs, part.targets)
         if len(targets):
-            total = merged(total, {n: of(outputs, targets) for n, of in counts.items()})
+            for name, counted in counts.items():
+                total[name] = total.get(name, 0) + counted(outputs, targets)
         if len(part.outputs):
             rows = torch.cat([*ends, part.outputs])
             ends = [torch.stack(rows.aminmax(dim=0))[: len(rows)]]
@@ -194,7 +189,8 @@ def split_metrics(
     of_ranks = context.gather_to_main((total, ends))
     if not of_ranks:
         return {}
-    total = reduce(merged, (counted for counted, _ in of_ranks))
+    totals = [of_rank for of_rank, _ in of_ranks if of_rank]
+    total = {name: sum(of_rank[name] for of_rank in totals) for name in counts if totals}
     whole: tuple[Tensor, Tensor] | None = None
     if collected:
         _, outputs, targets = map(torch.cat, zip(*collected, strict=True))
