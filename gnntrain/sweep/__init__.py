@@ -18,6 +18,7 @@ from gnntrain.distributed.processes import (
     start_server,
     stopping_servers,
 )
+from gnntrain.distributed.signals import on_forced_exit
 from gnntrain.errors import RunError, UserError
 from gnntrain.reporting.console import DOT, SweepConsole, shown_overrides
 from gnntrain.reporting.rundir import held, planned_sweep
@@ -189,7 +190,12 @@ def _conduct(
         queue = Study(trials, folder, plan, graph_metric(plan.config, data))
     start = time.monotonic()
     status = "interrupted"
-    with SweepConsole() as view:
+
+    def name(error: BaseException) -> None:
+        """Say which sweep it was; the command tells how to go on."""
+        error.run_dir = folder.path  # type: ignore[attr-defined]
+
+    with SweepConsole() as view, on_forced_exit(name):
         jobs = launcher.jobs_at_a_time(plan) if launcher is not None else len(slots.devices)
         facts = _facts(plan, queue, jobs)
         view.on_start(queue.num_trials, queue.ended, shown_path(folder.path), facts)
@@ -201,7 +207,7 @@ def _conduct(
                 runner.run_here(slots, data)
             status = "completed"
         except BaseException as error:
-            error.run_dir = folder.path  # type: ignore[attr-defined]  # the command names it
+            name(error)
             raise
         finally:
             results = SweepResults(queue.trials)

@@ -311,10 +311,10 @@ def test_another_graph_that_is_unlike_the_runs_is_told(
     assert "age" in line
     assert "member" not in line
     (line,) = told(country=["at"] * 15 + ["de"] * 45)
-    assert "country: 0.25 of the nodes" in line
+    assert "country: 25.0% of the nodes" in line
     assert told(town=["b"] * 35 + [None] * 25) == []  # a quarter had none in training
     (line,) = told(town=["b"] * 20 + [None] * 40)
-    assert "town: 0.667 of the nodes" in line
+    assert "town: 66.7% of the nodes" in line
     Path("none.csv").write_text("source,target\n")
     (line,) = told("none.csv")
     assert "no edges" in line
