@@ -176,7 +176,8 @@ def load_weights(model: nn.Module, state: State, path: Path | str) -> None:
     Raises:
         CheckpointError: They are another model's: the first names and shapes that differ are told.
     """
-    weights, wanted = state["model"], model.state_dict()
+    weights = state["model"] if isinstance(state["model"], dict) else {}
+    wanted = model.state_dict()
     differing = [
         f"{name} is {_shape(weights.get(name))} there and {_shape(wanted.get(name))} in the model"
         for name in dict.fromkeys([*wanted, *weights])
