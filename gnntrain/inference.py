@@ -109,7 +109,7 @@ def load_best(
         config = config.model_copy(update={"dataset": alike})
     record, is_other = run.store_record(), data is not None or config.dataset != saved.dataset
     if reread and record is not None and not is_other:  # its files may hold another graph today
-        is_other = Path(record.path).name != run_store.store_folder(saved.dataset).name
+        is_other = not run_store.is_unchanged(record, saved.dataset)
     if is_other:
         signature, dataset = run_store.model_signature(run), config.dataset
         made_by, missing = signature.preprocessing, getattr(dataset, "missing", "refuse")

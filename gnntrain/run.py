@@ -115,7 +115,7 @@ def train(
         record, is_whole = begun.store_record(), config.distributed.graph != "partitioned"
         if record and is_whole and saved.dataset.option == "files" and data is None:
             with contextlib.suppress(UserError):  # they may have gone
-                if run_store.store_folder(saved.dataset).name != Path(record.path).name:
+                if not run_store.is_unchanged(record, saved.dataset):
                     _log.warning("The graph's files have changed; the run keeps that of its start.")
         summary = begun.summary() or {}
         if summary.get("status") == "completed" and config.trainer.epochs <= saved.trainer.epochs:

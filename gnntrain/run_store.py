@@ -212,6 +212,12 @@ def store_folder(dataset: DatasetConfig) -> Path:
     return stores_folder(dataset).absolute() / store_name(identity, _prepare_options(dataset))
 
 
+def is_unchanged(record: StoreRecord, dataset: DatasetConfig) -> bool:
+    """Whether the data set gives the recorded graph today, by its files' content; a UserError where
+    they have gone."""
+    return store_folder(dataset).name == Path(record.path).name
+
+
 def record_of(graph: StoredGraph | PartitionedGraph) -> StoreRecord:
     """The record of a graph in a run directory: path, digest (the same in parts or whole) and model
     signature."""

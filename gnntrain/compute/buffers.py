@@ -23,7 +23,7 @@ class Buffers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._returned: deque[tuple[Tensor, int]] = deque()
+        self._returned: deque[Tensor] = deque()
         self._idle: list[Tensor] = []
         self._used = self._most = 0  # bytes
 
@@ -46,15 +46,15 @@ class Buffers:
                 # writes to take no memory.
                 step = 1 << size.bit_length() - 4
                 room = -(-size // step) * step
-                self._most = max(self._most, self._used + size)
+                self._most = max(self._most, self._used + room)
                 idle = sum(one.nbytes for one in self._idle)
                 while self._idle and self._used + room + idle > self._most:
                     idle -= self._idle.pop(0).nbytes
                 buffer = torch.empty(room, dtype=torch.uint8)
-            self._used += size
+            self._used += buffer.nbytes
         array = buffer.numpy()[:size]
         # The last tensor on them gives the bytes back.
-        weakref.finalize(array, self._returned.append, (buffer, size))
+        weakref.finalize(array, self._returned.append, buffer)
         memory = torch.from_numpy(array)
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         # No view: autograd would treat results as views of one another.
@@ -63,9 +63,8 @@ class Buffers:
     def _collect(self) -> None:
         # A tensor may go at any moment, in this thread too: that only appends to the queue.
         while self._returned:
-            buffer, size = self._returned.popleft()
-            self._idle.append(buffer)
-            self._used -= size
+            self._idle.append(self._returned.popleft())
+            self._used -= self._idle[-1].nbytes
 
     def clear(self) -> None:
         """Return the memory that is not in use to the system."""

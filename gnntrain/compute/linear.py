@@ -181,7 +181,7 @@ class AggregateLinearBackward(Operator):
 
         cpu.for_tasks(len(inputs), 0, task, product)
 
-        weight_grad, bias_grad = (reduce(torch.add, sums) for sums in (weight_sums, bias_sums))
+        weight_grad, bias_grad = (reduce(Tensor.add_, sums) for sums in (weight_sums, bias_sums))
         return grad_inputs, weight_grad.to(self.dtype), bias_grad.to(self.dtype)
 
     @staticmethod
