@@ -158,8 +158,8 @@ def test_a_default_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "names",
     [
-        [name for name in USES if name != "inductor"],
-        pytest.param(["inductor"], marks=pytest.mark.slow),
+        ["threads", "rank", "plugin"],
+        pytest.param(["disable", "inductor", "export"], marks=pytest.mark.slow),
     ],
 )
 def test_what_waits_is_whole_once_it_is_used(names: list[str], tmp_path: Path) -> None:
