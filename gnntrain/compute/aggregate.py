@@ -25,7 +25,6 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import launch, num_chunks
 from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.reference import (
-    by_head,
     columns_of,
     destinations,
     edge_sums,
@@ -74,9 +73,6 @@ class Aggregate(Operator):
             factors.append(weight.reshape(len(src), heads))
         if total.source_scale is not None:
             factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
-        if total.skip_own:
-            is_other = src != destinations(indptr, len(src)) + dst_offset
-            factors.append(is_other.unsqueeze(1))
         factors_of_heads: Any = [None] * heads
         if factors:
             product = reduce(torch.mul, [part.to(exact) for part in factors])
@@ -97,15 +93,10 @@ class Aggregate(Operator):
         def own(start: int, number: int, dtype: torch.dtype) -> Tensor:
             return Gather(features, start, start + number, dtype).reference()
 
-        # The first destination that is a source, and that source.
-        first, start = max(0, -dst_offset), max(0, dst_offset)
-        if total.loop is not None:
-            number = min(len(total.loop), num_dst - first)
-            factor = total.loop[:number].view(number, heads, 1)
-            rows = by_head(own(start, number, exact)[:, :width], heads)
-            out[first : first + number] += (rows * factor).flatten(1)
         if root == "added":
-            number = min(num_rows, num_dst - first)
+            # The first destination that is a source, and that source.
+            first, start = max(0, -dst_offset), max(0, dst_offset)
+            number = min(num_rows - start, num_dst - first)
             out[first : first + number] += own(start, number, exact)[:, width:]
         if root == "beside":
             return torch.cat([out.to(dtype), own(dst_offset, num_dst, dtype)], dim=1)
@@ -121,15 +112,14 @@ class Aggregate(Operator):
         """Hubs' edges are summed in chunks, see `triton_kernels.reduce_rows`."""
         total, features, root, out = self.total, self.features, self.root, self.fake()
         num_edges, most = len(self.edges.indices), self.edges.max_in_edges
-        num_loops = len(features) * (root == "added") if total.loop is None else len(total.loop)
         width = self.out_width // 2 if root == "beside" else self.out_width
         chunks = num_chunks(num_edges, most) if len(out) else 0
-        more: dict[str, Any] = {"heads": total.heads, "skip_own": total.skip_own, "partial": None}
-        more |= {"num_loops": num_loops, "num_rows": len(out)}
+        more: dict[str, Any] = {"heads": total.heads, "partial": None}
+        more |= {"num_src": len(features), "num_rows": len(out)}
         more["CHUNK"] = launching.CHUNK_EDGES if chunks else 0
         if chunks:
             partial = out.new_empty(chunks, width, dtype=exact_type(out.dtype))
-            bare = {"total": total._replace(scale=None, loop=None), "root": "none"}
+            bare = {"total": total._replace(scale=None), "root": "none"}
             options = more | bare | {"programs": chunks, "OF_CHUNKS": True}
             launch("reduce_rows", self, partial, width, **options)
             more["partial"] = partial
@@ -141,7 +131,6 @@ class Aggregate(Operator):
         edges, dtype, number = given.edges, given.dtype, given.num_rows
         mean, factors = given.mean(), given.factors()
         heads = Sum(given.exact(given.num_edges, 3))
-        loops = heads._replace(loop=given.exact(edges.num_dst, 3))
 
         def of(rows: Tensor | LazyFeatures, total: Sum, root: str = "none") -> Operator:
             features = LazyFeatures(rows) if isinstance(rows, Tensor) else rows
@@ -156,7 +145,6 @@ class Aggregate(Operator):
             "sum": of(given.rows(number, 5), Sum()),
             "all factors": of(given.rows(number, 47), factors),
             "heads": of(given.rows(number, 15), heads),
-            "loops by head": of(given.rows(number, 15), loops),
             "gradient": Aggregate(grad, back, factors.transposed(), "none", dtype),
             "gradient with own rows": Aggregate(grad, back, mean.transposed(), "added", dtype),
         }
@@ -173,10 +161,9 @@ def reduction(
         factors_of(total.edge_weight, heads),
         factors_of(total.source_scale),
         factors_of(total.scale),
-        factors_of(total.loop, heads),
     )
     num_added = len(features) if root == "added" else 0
-    given = table, arrays(*edges[:3]), factors, (own, total.skip_own, num_added)
+    given = table, arrays(*edges[:3]), factors, own, num_added
 
     def put(start: int, stop: int, out: Tensor) -> None:
         memory = np.empty(width, number_type(row_type, out.dtype))

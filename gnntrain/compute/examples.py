@@ -78,9 +78,7 @@ class Inputs:
 
     def factors(self) -> Sum:
         """A sum with every factor that there may be."""
-        sizes = self.num_edges, self.num_src, self.edges.num_dst, self.edges.num_dst
-        weight, source_scale, scale, loop = map(self.exact, sizes)
-        return Sum(weight, source_scale, scale, loop, skip_own=True)
+        return Sum(*map(self.exact, (self.num_edges, self.num_src, self.edges.num_dst)))
 
 
 def awkward_inputs(

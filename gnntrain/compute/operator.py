@@ -57,23 +57,19 @@ class Edges(NamedTuple):
 class Sum(NamedTuple):
     """A weighted sum of rows over the in-edges of each destination: arguments of `aggregate`.
 
-    out[v] = scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(dst_offset +
-    v), with u the source of the in-edge e; a factor of None is 1, a `loop` of None 0.
+    out[v] = scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u), with u the source of the
+    in-edge e; a factor of None is 1.
 
     Attributes:
         edge_weight: float `[num_edges]`, or `[num_edges, H]` for H heads: head h weighs the columns
             `[h·F/H, (h + 1)·F/H)`.
         source_scale: float `[num_src]`.
         scale: float `[num_dst]`.
-        loop: float `[n]`, or `[n, H]` with H heads, of the first n destinations that are sources.
-        skip_own: Leave out edges from a node to itself.
     """
 
     edge_weight: Tensor | None = None
     source_scale: Tensor | None = None
     scale: Tensor | None = None
-    loop: Tensor | None = None
-    skip_own: bool = False
 
     def transposed(self) -> Sum:
         """The sum of the gradients of the sources, over their out-edges."""
@@ -100,7 +96,7 @@ class Operator:
 
     torch's dispatcher takes `LazyFeatures`, `Edges` and a `Sum` field by field. It chooses one of
     the methods by the tensors' device, see `selection`; the reference computes where there is no
-    kernel. Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. No result depends on
+    kernel. Blocks may be padded: `indices` longer than `indptr[-1]`. No result depends on
     entries of the padding, which are 0 in results (those of `transpose`: any valid numbers).
 
     Attributes:

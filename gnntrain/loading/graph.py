@@ -108,7 +108,8 @@ class EdgeTensors:
         """
         first, last = ends
         sources = self.indices[first:last]
-        if last - first > _INT32_MAX:  # torch's CSR needs offsets and indices of one type
+        # torch's CSR needs offsets and indices of one type; a model may add a loop a destination.
+        if last - first + stop - start > _INT32_MAX:
             sources = sources.long()
         return Block(
             indptr=(self.indptr[start : stop + 1] - first).to(sources.dtype),

@@ -28,7 +28,7 @@ def sampling_scale(block: Block) -> Tensor | None:
     is sampled (Horvitz and Thompson, 1952). None: all in-edges were taken."""
     if block.degree is None:
         return None
-    return block.degree / block.indptr.diff().clamp(min=1)
+    return block.degree.clamp(min=1) / block.indptr.diff().clamp(min=1)
 
 
 def aggregate(source: Tensor | LazyFeatures, block: Block, total: Sum | None) -> Tensor:

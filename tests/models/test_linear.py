@@ -64,12 +64,10 @@ def totals() -> tuple[Block, dict[str, Sum]]:
     block = full_block(rough_graph(14, 30, weighted=True), 0, 9, torch.int32)
     assert block.norm is not None
     norm_src = block.norm[:, 0].contiguous()
-    norm = norm_src[: block.num_dst]
-    factors = block.weight, norm_src, norm, norm.square()
     return block, {
         "mean": mean_of(block),
         "sum": Sum(scale=torch.rand(block.num_dst)),
-        "gcn": Sum(*factors, skip_own=True),
+        "gcn": Sum(block.weight, norm_src, norm_src[: block.num_dst]),
     }
 
 
