@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,11 +15,6 @@ from torch import Tensor
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.from_numpy(np.frombuffer(bytes(8)))
-
-
-def as_tensor(array: npt.NDArray[Any]) -> Tensor:
-    """A tensor over the array's own memory. It must only be read."""
-    return torch.from_numpy(array)
 
 
 @dataclass(frozen=True, slots=True)
