@@ -121,25 +121,23 @@ class AttentionBackward(Operator):
 
     def reference(self) -> tuple[Tensor, Tensor]:
         """By other operators."""
-        call: Any = torch.ops.gnntrain
         grad, alpha, weight, target = self.grad, self.alpha, self.weight, self.target
         heads, width, (indptr, src, *_), back = alpha.shape[1], grad.shape[1], self.edges, self.back
         dst = destinations(indptr, len(src))
         mean = by_head(grad.to(alpha.dtype) * self.out, heads).sum(-1) - self.log_grad
-        products = call.pair_scores(self.rows[:, :width], grad, None, heads, 0.0, *self.edges)
+        products = PairScores(self.rows[:, :width], grad, None, heads, 0.0, self.edges).run()
         means = reference.selected_rows(mean, dst)
         by_edge = torch.addcmul(weight * products, alpha, means, value=-1)
-        features = LazyFeatures(grad).arguments()
-        rows_grad = call.aggregate(*features, *back, *Sum(weight), "none", self.rows.dtype)
+        total = LazyFeatures(grad), back, Sum(weight)
+        rows_grad = Aggregate(*total, "none", self.rows.dtype).run()
         if target is None:
             return rows_grad, fill_padding(by_edge, indptr)
         assert back.edge_ids is not None
         sums = end_sums(self.rows[:, width:], target, src, dst, target.dtype)
         by_edge = torch.ops.aten.leaky_relu_backward(by_edge, sums, self.slope, False)
         fill_padding(by_edge, indptr)
-        features = LazyFeatures(by_edge).arguments()
         by_source, by_target = (
-            call.aggregate(*features, *over, *Sum(), "none", by_edge.dtype)
+            Aggregate(LazyFeatures(by_edge), over, Sum(), "none", by_edge.dtype).run()
             for over in (Edges(back.indptr, back.edge_ids), _numbered(self.edges))
         )
         return torch.cat([rows_grad, by_source.to(rows_grad.dtype)], dim=1), by_target

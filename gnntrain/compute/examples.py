@@ -43,6 +43,7 @@ class Inputs:
 
     def back(self) -> Edges:
         """The out-edges of every source, see `Transpose`."""
+        # Not by `Transpose`, whose module imports this one.
         out: Any = torch.ops.gnntrain.transpose(*self.edges[:2], self.num_src)
         indptr, indices, edge_ids = out
         return Edges(indptr, indices, edge_ids, -self.edges.dst_offset)

@@ -97,7 +97,7 @@ class LazyFeatures:
         if self.nodes is None and device != self.rows.device:  # pinned: the GPU reads them
             nodes = torch.arange(start, stop, device=device)
             return self.select(nodes).read(0, stop - start, dtype)
-        # Not by `ops`, which imports this module.
+        # Not by `Gather`, whose module imports this one.
         out: Tensor = torch.ops.gnntrain.gather.default(*self.arguments(), start, stop, dtype)
         return out
 
@@ -121,7 +121,7 @@ class LazyFeatures:
         return self.parts[number] + (nodes - number * self.part_rows).long() * row_bytes
 
     def arguments(self) -> tuple[Any, ...]:
-        """The arguments of operators that read rows, see `ops`."""
+        """The fields, as torch's dispatcher takes them."""
         return self.rows, self.nodes, self.parts, self.part_rows, self.held
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute import cpu, kernels
-from gnntrain.compute.aggregate import reduction
+from gnntrain.compute.aggregate import Aggregate, reduction
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import array_of, by_rows, number_type, padded
 from gnntrain.compute.examples import Inputs
@@ -51,11 +51,10 @@ class AggregateLinear(Operator):
 
     def reference(self) -> tuple[Tensor, Tensor]:
         """One aggregate in the type of the weight, and one product."""
-        aggregate: Any = torch.ops.gnntrain.aggregate
         inputs = self.known
         if inputs is None:
-            given = *self.features.arguments(), *self.edges, *self.total
-            inputs = aggregate(*given, self.root, self.weight.dtype)
+            given = self.features, self.edges, self.total, self.root
+            inputs = Aggregate(*given, self.weight.dtype).run()
         product = self.bias, inputs, self.weight.t()
         if self.dropout is None:
             out = torch.addmm(*product)

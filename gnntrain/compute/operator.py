@@ -134,6 +134,18 @@ class Operator:
         _LIBRARY.impl(name, called_flat(cls, selected_on("cuda")), "CUDA")
         OPERATORS[name] = cls
 
+    def run(self) -> Any:
+        """The results, by torch's dispatcher."""
+        arguments: list[Any] = []
+        for value in vars(self).values():
+            if isinstance(value, LazyFeatures):
+                arguments += value.arguments()
+            elif isinstance(value, tuple):  # `Edges` or a `Sum`
+                arguments += value
+            else:
+                arguments.append(value)
+        return getattr(torch.ops.gnntrain, self.name).default(*arguments)
+
     def fake(self) -> Any:
         """Empty results: their shapes and types, for `torch.compile`."""
         raise NotImplementedError

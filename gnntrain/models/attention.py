@@ -8,9 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.compute import ops
+from gnntrain.compute.aggregate import Aggregate
+from gnntrain.compute.attention import (
+    AttentionBackward,
+    EdgeSoftmax,
+    PairScores,
+    PairScoresBackward,
+)
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.compute.reference import by_head, exact_type
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
@@ -70,13 +76,14 @@ class _Attend(torch.autograd.Function):
         dropout: float,
         block: Block,
     ) -> tuple[Tensor, Tensor]:
-        features = rows
+        features, scores = rows, score
         if target is not None:
             features, parts = rows.tensor_split([rows.shape[1] - target.shape[1]], dim=1)
-            score = parts.to(target.dtype).contiguous()
-        alpha, log_sum = ops.edge_softmax(score, target, slope, *block.edges)
-        weight, lazy = drop(alpha, dropout), LazyFeatures.of(features).arguments()
-        out = ops.aggregate(*lazy, *block.edges, *Sum(weight), "none", rows.dtype)
+            scores = parts.to(target.dtype).contiguous()
+        assert scores is not None  # by edge or by node
+        alpha, log_sum = EdgeSoftmax(scores, target, slope, block.edges).run()
+        weight, lazy = drop(alpha, dropout), LazyFeatures.of(features)
+        out = Aggregate(lazy, block.edges, Sum(weight), "none", rows.dtype).run()
         ctx.save_for_backward(rows, out, alpha, weight, target)
         ctx.slope, ctx.block = slope, block
         return out, log_sum
@@ -84,9 +91,10 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, log_grad: Tensor) -> tuple[Tensor | None, ...]:
-        *saved, target = ctx.saved_tensors
-        arguments = log_grad, target, ctx.slope, *ctx.block.edges, *ctx.block.transposed()
-        rows_grad, scores_grad = ops.attention_backward(grad, *saved, *arguments)
+        rows, out, alpha, weight, target = ctx.saved_tensors
+        given = grad, rows, out, alpha, weight, log_grad, target, ctx.slope
+        back = ctx.block.transposed()
+        rows_grad, scores_grad = AttentionBackward(*given, ctx.block.edges, back).run()
         scores = (scores_grad, None) if target is None else (None, scores_grad)
         return rows_grad, *scores, None, None, None
 
@@ -109,7 +117,7 @@ class _PairScore(torch.autograd.Function):
     ) -> Tensor:
         if att is not None:
             left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
-        score: Tensor = ops.pair_scores(left, right, att, heads, slope, *block.edges)
+        score: Tensor = PairScores(left, right, att, heads, slope, block.edges).run()
         ctx.save_for_backward(left, right, att)
         ctx.slope, ctx.block = slope, block
         return score
@@ -121,12 +129,12 @@ class _PairScore(torch.autograd.Function):
         edges, back = ctx.block.edges, ctx.block.transposed()
         if att is not None:
             parts = left, right, att, ctx.slope
-            *grads, att_grad = ops.pair_scores_backward(grad, *parts, *edges, *back)
+            *grads, att_grad = PairScoresBackward(grad, *parts, edges, back).run()
             return None, *grads, None, None, att_grad
         grads = []
         for rows, by, like in ((right, back, left), (left, edges, right)):
-            features = LazyFeatures.of(rows).arguments()
-            grads.append(ops.aggregate(*features, *by, *Sum(grad), "none", like.dtype))
+            features = LazyFeatures.of(rows)
+            grads.append(Aggregate(features, by, Sum(grad), "none", like.dtype).run())
         return None, *grads, None, None, None
 
 

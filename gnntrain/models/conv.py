@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.compute.reference import exact_type
 from gnntrain.data.graph import EDGE, NODE, EdgeType, GraphSchema, NodeType
 from gnntrain.models import aggregate as agg

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models import plain
 from gnntrain.models.aggregate import sampling_scale

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.compute import ops
-from gnntrain.compute.ops import Edges
+from gnntrain.compute.operator import Edges
+from gnntrain.compute.rows import AddSelfLoops, Transpose
 from gnntrain.data.graph import EdgeType, NodeType
 
 
@@ -89,7 +89,7 @@ class Block:
         """The out-edges of every source, whose destinations are this block's sources; cached."""
 
         def make() -> Edges:
-            indptr, indices, edge_ids = ops.transpose(self.indptr, self.indices, self.num_src)
+            indptr, indices, edge_ids = Transpose(self.indptr, self.indices, self.num_src).run()
             return Edges(indptr, indices, edge_ids, -self.dst_offset)
 
         back: Edges = self.cached("transposed", make)
@@ -102,13 +102,14 @@ class Block:
         Of a block with weights, or given those of the loops, float32 `[num_dst]`, all edges have
         weights; where one of both lacks, 1.
         """
-        indptr, indices, edge_ids = ops.add_self_loops(self.indptr, self.indices, self.dst_offset)
+        edges = AddSelfLoops(self.indptr, self.indices, self.dst_offset)
+        indptr, indices, edge_ids = edges.run()
         weight, most = None, self.max_in_edges
         if self.weight is not None or loop_weight is not None:
             ones = torch.ones(len(indices), device=indices.device)
-            edges = ones[: self.num_edges] if self.weight is None else self.weight
-            loops = ones[self.num_edges :] if loop_weight is None else loop_weight
-            weight = torch.cat([edges, loops]).index_select(0, edge_ids)
+            of_edges = ones[: self.num_edges] if self.weight is None else self.weight
+            of_loops = ones[self.num_edges :] if loop_weight is None else loop_weight
+            weight = torch.cat([of_edges, of_loops]).index_select(0, edge_ids)
         return Block(
             indptr,
             indices,

@@ -19,7 +19,7 @@ from gnntrain.compute import kernels
 from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.compiling import compile_kernels_beside
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Edges, Sum
+from gnntrain.compute.operator import Edges, Sum
 
 compile_kernels_beside(torch.float32)
 processes = list(jit._compiling.values())

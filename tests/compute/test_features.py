@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures, addresses_of
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.models.aggregate import aggregate
 from tests.compute.devices import NEEDS_GPU
 from tests.compute.registrations import each_registration

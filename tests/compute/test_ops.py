@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.compute import ops
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.compute.reference import by_head
+from gnntrain.compute.rows import Transpose
 from gnntrain.models.aggregate import aggregate
 from gnntrain.models.attention import attend, pair_score
 from gnntrain.sampling.block import Block
@@ -96,7 +96,7 @@ def test_a_transposed_block_lists_every_edge_by_its_source(
     block: Block, index: torch.dtype, device: str
 ) -> None:
     indptr, indices = block.indptr.to(device, index), block.indices.to(device, index)
-    found = ops.transpose(indptr, indices, block.num_src)
+    found = Transpose(indptr, indices, block.num_src).run()
     assert {part.dtype for part in found} == {index}
     by_source: list[list[tuple[int, int]]] = [[] for _ in range(block.num_src)]
     for edge, (dst, src) in enumerate(edge_list(block)):
@@ -105,7 +105,7 @@ def test_a_transposed_block_lists_every_edge_by_its_source(
     bounds = found[0].tolist()
     assert [pairs[a:b] for a, b in pairwise(bounds)] == by_source
     longer = padded(Block(indptr, indices, block.num_src))
-    more = ops.transpose(longer.indptr, longer.indices, longer.num_src)
+    more = Transpose(longer.indptr, longer.indices, longer.num_src).run()
     assert set(more[0][block.num_src :].tolist()) == {block.num_edges}
     for part, wanted in zip(more, found, strict=True):
         assert torch.equal(part[: len(wanted)], wanted)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.models.aggregate import LinearSum, LinearTerm, linear_sums
 from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration
