@@ -129,7 +129,7 @@ class AttentionBackward(Operator):
         means = reference.selected_rows(mean, dst)
         by_edge = torch.addcmul(weight * products, alpha, means, value=-1)
         total = LazyFeatures(grad), back, Sum(weight)
-        rows_grad = Aggregate(*total, "none", self.rows.dtype).run()
+        rows_grad = Aggregate(*total, self.rows.dtype).run()
         if target is None:
             return rows_grad, fill_padding(by_edge, indptr)
         assert back.edge_ids is not None
@@ -137,7 +137,7 @@ class AttentionBackward(Operator):
         by_edge = torch.ops.aten.leaky_relu_backward(by_edge, sums, self.slope, False)
         fill_padding(by_edge, indptr)
         by_source, by_target = (
-            Aggregate(LazyFeatures(by_edge), over, Sum(), "none", by_edge.dtype).run()
+            Aggregate(LazyFeatures(by_edge), over, Sum(), by_edge.dtype).run()
             for over in (Edges(back.indptr, back.edge_ids), _numbered(self.edges))
         )
         return torch.cat([rows_grad, by_source.to(rows_grad.dtype)], dim=1), by_target
@@ -169,7 +169,7 @@ class AttentionBackward(Operator):
         if target is None:
             return rows_grad, by_edge
         features = LazyFeatures(by_edge)
-        return rows_grad, Aggregate(features, _numbered(edges), Sum(), "none", alpha.dtype).cpu()
+        return rows_grad, Aggregate(features, _numbered(edges), Sum(), alpha.dtype).cpu()
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:

@@ -44,9 +44,7 @@ class Inputs:
     def back(self) -> Edges:
         """The out-edges of every source, see `Transpose`."""
         # Not by `Transpose`, whose module imports this one.
-        out: Any = torch.ops.gnntrain.transpose(*self.edges[:2], self.num_src)
-        indptr, indices, edge_ids = out
-        return Edges(indptr, indices, edge_ids, -self.edges.dst_offset)
+        return Edges(*torch.ops.gnntrain.transpose(*self.edges[:2], self.num_src))
 
     def rows(self, number: int, width: int) -> Tensor:
         """Normal numbers `[number, width]`."""

@@ -156,16 +156,6 @@ def edge_factor(source: Any, source_scale: Array, total: Array) -> Any:
 
 
 @jit
-def add_row(
-    table: Array, place: np.uint64, weight: float, total: Array, first: np.uint64, width: int
-) -> None:
-    """`total += weight * row` in the `width` columns from `first` on."""
-    for f in range(width):
-        column = first + np.uint64(f)
-        total[column] += weight * number_of(table[place + column])
-
-
-@jit
 def put_row(total: Array, factor: float, out: Array, row: int) -> None:
     """`out[row] = factor * total`, rounded; `out` may be wider."""
     for f in range(len(total)):
@@ -177,21 +167,16 @@ def reduce_rows(
     rows: Table,
     edges: Edges,
     factors: tuple[Array, Array, Array],
-    own: int,
-    num_added: int,
     start: int,
     stop: int,
     out: Array,
     total: Array,
 ) -> None:
-    """The sums of the destinations `start … stop − 1`, see `Sum`; `row` reads `width` numbers.
+    """The sums of the destinations `start … stop − 1`, see `Sum`.
 
     Args:
         rows, edges: See above.
         factors: Edge weights by head, and the scales of sources and destinations.
-        own: The source number of destination 0.
-        num_added: Destinations that are one of so many sources add the second `width` numbers of
-            their own row.
         start, stop: The destinations.
         out: Destination `start` goes to its row 0.
         total: Working memory; its length is `width`, its type that of the sums.
@@ -203,14 +188,13 @@ def reduce_rows(
     heads = edge_weight.shape[1] if has_weight else 1
     part = width // heads
     number = total.dtype.type  # sums and weights in one type: no conversions in the loop
-    zero, one = number(0), number(1)
     end: Any = np.int64(indptr[stop])
     fetched: Any = np.int64(indptr[start])
     for v in range(start, stop):
         first: Any = np.int64(indptr[v])
         last: Any = np.int64(indptr[v + 1])
         for f in range(width):
-            total[f] = zero
+            total[f] = number(0)
         e = first
         while e < last:
             group = min(4, last - e)
@@ -244,15 +228,12 @@ def reduce_rows(
                     factor = edge_factor(source, source_scale, total)
                     for h in range(heads):
                         weight = number(edge_weight[edge, h]) * factor if has_weight else factor
-                        add_row(table, place, weight, total, np.uint64(h * part), part)
+                        begin = np.uint64(h * part)
+                        for f in range(part):
+                            c = begin + np.uint64(f)
+                            total[c] += weight * number_of(table[place + c])
             e += group
-        scale = number(row_scale[v]) if len(row_scale) > 0 else one
-        if 0 <= own + v < num_added:
-            for f in range(width):
-                total[f] *= scale
-            scale = one
-            place = place_of(np.int64(own + v), nodes, stride) + np.uint64(width)
-            add_row(table, place, one, total, np.uint64(0), width)
+        scale = number(row_scale[v]) if len(row_scale) > 0 else number(1)
         put_row(total, scale, out, v - start)
 
 

@@ -35,7 +35,7 @@ class Edges(NamedTuple):
         indptr: int32 or int64 `[num_dst + 1]`.
         indices: The source of each edge, same dtype, `[num_edges]`.
         edge_ids: The number of each edge in tensors by edge; None: as they lie.
-        dst_offset: Source number of destination 0; negative where that is no source.
+        dst_offset: Source number of destination 0.
         max_in_edges: The most edges of a destination, if known.
     """
 

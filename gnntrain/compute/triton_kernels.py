@@ -112,13 +112,12 @@ def chunk_of(indptr, num_rows, CHUNK: tl.constexpr):
     return tl.where(is_inside, v, 0), start, tl.where(is_inside, start + CHUNK, start)
 
 
-@triton.jit(do_not_specialize=["num_src", "dst_offset", "num_rows"])
+@triton.jit(do_not_specialize=["dst_offset", "num_rows"])
 def reduce_rows(
     features,
     edges,
     total,
     root: tl.constexpr,
-    num_src,
     dst_offset,
     num_rows,
     partial,
@@ -134,9 +133,6 @@ def reduce_rows(
     or more have programs of their own. A row's program adds their results, `partial`
     `[num_chunks, WIDTH]`, to the sum of the edges at its two ends. So the order of the additions
     depends on the block alone: equal runs give equal numbers. `CHUNK` 0: no row is that long.
-
-    Args:
-        num_src: Destinations that are one of so many sources may add the second half of their row.
     """
     columns = tl.program_id(1) * K.BLOCK + tl.arange(0, K.BLOCK)
     is_column = columns < K.WIDTH
@@ -157,7 +153,6 @@ def reduce_rows(
             mask = (chunk < end // CHUNK)[:, None] & is_column[None, :]
             at = chunk.to(tl.int64)[:, None] * K.WIDTH + columns[None, :]
             totals += tl.load(partial + at, mask=mask, other=0)
-    own = dst_offset + v
     for start in range(first, last - (end - begin), K.ROWS):
         edge = start + tl.arange(0, K.ROWS)
         if partial is not None:
@@ -178,14 +173,11 @@ def reduce_rows(
     sums = tl.sum(totals, axis=0)
     if total.scale is not None:
         sums *= tl.load(total.scale + v).to(K.TOTAL)
-    at = tl.program_id(0).to(tl.int64) * (K.WIDTH * (1 + (root == "beside"))) + columns
-    one = tl.arange(0, 1)
-    if root == "added":
-        is_source = (own >= 0) & (own < num_src) & (one == 0)
-        row = load_rows(features, own + one, is_source, columns + K.WIDTH, is_column, K)
-        sums += tl.sum(row, axis=0)
-    if root == "beside":
-        row = tl.sum(load_rows(features, own + one, one == 0, columns, is_column, K), axis=0)
+    at = tl.program_id(0).to(tl.int64) * (K.WIDTH * (1 + root)) + columns
+    if root:
+        one = tl.arange(0, 1)
+        own = dst_offset + v + one
+        row = tl.sum(load_rows(features, own, one == 0, columns, is_column, K), axis=0)
         tl.store(result + at + K.WIDTH, row.to(result.dtype.element_ty), mask=is_column)
     tl.store(result + at, sums.to(result.dtype.element_ty), mask=is_column)
 

@@ -45,7 +45,7 @@ def aggregate(source: Tensor | LazyFeatures, block: Block, total: Sum | None) ->
     if total is None:
         out, _ = AggregateMax(source, block.edges, torch.float32, False).run()
     else:
-        out = Aggregate(source, block.edges, total, "none", torch.float32).run()
+        out = Aggregate(source, block.edges, total, torch.float32).run()
     return out
 
 
@@ -61,7 +61,7 @@ class _Aggregate(torch.autograd.Function):
             ctx.save_for_backward(rows, out, ties)
         else:
             features = LazyFeatures.of(rows)
-            out = Aggregate(features, block.edges, total, "none", rows.dtype).run()
+            out = Aggregate(features, block.edges, total, rows.dtype).run()
         return out
 
     @staticmethod
@@ -79,9 +79,12 @@ def source_gradient(
     """The gradient of the source rows behind a sum over a block, `[num_src, F]` in `dtype`, from
     that of the sums, float `[num_dst, F]`; with `has_root` `[num_dst, 2F]`, whose second half is
     the gradient of the destinations' own rows."""
-    of = LazyFeatures.of(grad), block.transposed(), total.transposed()
-    found: Tensor = Aggregate(*of, "added" if has_root else "none", dtype).run()
-    return found
+    of_sums, of_own = grad.chunk(2, dim=1) if has_root else (grad, None)
+    over = block.transposed(), total.transposed()
+    out: Tensor = Aggregate(LazyFeatures.of(of_sums), *over, dtype).run()
+    if of_own is not None:
+        out[block.dst_offset : block.dst_offset + block.num_dst] += of_own
+    return out
 
 
 class LinearTerm(NamedTuple):
@@ -182,7 +185,7 @@ class _Sums(torch.autograd.Function):
             if is_one:
                 block: Any = terms[-1].block
                 over = features[terms[0].source], block.edges, terms[-1].total
-                root = "beside" if len(terms) > 1 else "none"
+                root = len(terms) > 1
                 weight = torch.cat(weights[::-1], dim=1)
                 kept = {} if terms[-1].kept is None else terms[-1].kept
                 known = kept.get(dtype)
@@ -203,8 +206,7 @@ class _Sums(torch.autograd.Function):
                     elif dtype in kept:
                         inputs = kept[dtype]
                     else:
-                        over = lazy, term.block.edges, term.total
-                        inputs = Aggregate(*over, "none", dtype).run()
+                        inputs = Aggregate(lazy, term.block.edges, term.total, dtype).run()
                         kept[dtype] = inputs
                     if out is None:
                         out = torch.addmm(bias, inputs, weight.t())

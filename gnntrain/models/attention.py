@@ -83,7 +83,7 @@ class _Attend(torch.autograd.Function):
         assert scores is not None  # by edge or by node
         alpha, log_sum = EdgeSoftmax(scores, target, slope, block.edges).run()
         weight, lazy = drop(alpha, dropout), LazyFeatures.of(features)
-        out = Aggregate(lazy, block.edges, Sum(weight), "none", rows.dtype).run()
+        out = Aggregate(lazy, block.edges, Sum(weight), rows.dtype).run()
         ctx.save_for_backward(rows, out, alpha, weight, target)
         ctx.slope, ctx.block = slope, block
         return out, log_sum
@@ -134,7 +134,7 @@ class _PairScore(torch.autograd.Function):
         grads = []
         for rows, by, like in ((right, back, left), (left, edges, right)):
             features = LazyFeatures.of(rows)
-            grads.append(Aggregate(features, by, Sum(grad), "none", like.dtype).run())
+            grads.append(Aggregate(features, by, Sum(grad), like.dtype).run())
         return None, *grads, None, None, None
 
 

@@ -89,8 +89,7 @@ class Block:
         """The out-edges of every source, whose destinations are this block's sources; cached."""
 
         def make() -> Edges:
-            indptr, indices, edge_ids = Transpose(self.indptr, self.indices, self.num_src).run()
-            return Edges(indptr, indices, edge_ids, -self.dst_offset)
+            return Edges(*Transpose(self.indptr, self.indices, self.num_src).run())
 
         back: Edges = self.cached("transposed", make)
         return back

@@ -205,7 +205,7 @@ def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> No
     given = Edges(*edges, dst_offset=5)
     total = Sum(weight, scale=given.shares(torch.float32))
     with LargestTensor(rows) as record:
-        mean = Aggregate(features, given, total, "beside", torch.float32).reference()
+        mean = Aggregate(features, given, total, torch.float32, True).reference()
         top, _ = AggregateMax(features, given, torch.float32, True).reference()
     assert record.numel < 1000
     source = (rows if nodes is None else rows.flip(0)).float()
@@ -219,7 +219,7 @@ def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> No
 def test_features_of_no_column_have_sums_and_maxima_of_none(dtype: torch.dtype) -> None:
     features = LazyFeatures(torch.empty(5, 0, dtype=dtype))
     edges = Edges(torch.tensor([0, 2, 3]), torch.tensor([4, 0, 1]))
-    assert Aggregate(features, edges, Sum(), "beside", dtype).reference().shape == (2, 0)
+    assert Aggregate(features, edges, Sum(), dtype, True).reference().shape == (2, 0)
     assert AggregateMax(features, edges, dtype, True).reference()[0].shape == (2, 0)
 
 
