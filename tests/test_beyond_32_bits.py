@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import pytest
+import torch
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import NODE
 from gnntrain.errors import RunError
 from gnntrain.loading.graph import EdgeTensors
@@ -82,6 +82,6 @@ def test_layer_wise_evaluation_cuts_nodes_beyond_2_31_edges(tmp_path: Path) -> N
     assert list(chunks(before, 0, 3, 100, 1 << 20)) == [(0, 1), (1, 3)]
     assert [balanced_range(before, 3, rank, 2) for rank in range(2)] == [(0, 1), (1, 3)]
     ends = HUB_EDGES, HUB_EDGES + 4
-    block = EdgeTensors(as_tensor(indptr), as_tensor(indices), 3).in_edges(1, 3, ends)
+    block = EdgeTensors(torch.from_numpy(indptr), torch.from_numpy(indices), 3).in_edges(1, 3, ends)
     assert block.indptr.tolist() == [0, 3, 4]
     assert block.indices.tolist() == [0, 1, 2, 1]

@@ -25,7 +25,6 @@ from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import launch, num_chunks
 from gnntrain.compute.operator import Edges, Operator, Sum
 from gnntrain.compute.reference import (
-    by_head,
     columns_of,
     destinations,
     edge_sums,
@@ -39,44 +38,33 @@ from gnntrain.compute.rows import Gather
 
 
 class Aggregate(Operator):
-    """`Sum`, and the destinations' own rows.
-
-    Attributes:
-        root: "beside": row(dst_offset + v) stands beside out[v], which is twice as wide; "added":
-            the second half of that row is added to out[v] where there is one, and the first halves
-            are summed; else "none".
-    """
+    """`Sum`; with `root` row(dst_offset + v), the destination's own, stands beside out[v], which is
+    then twice as wide."""
 
     features: LazyFeatures
     edges: Edges
     total: Sum
-    root: str
     dtype: torch.dtype
+    root: bool = False
 
     @property
-    def out_width(self) -> int:
-        width = self.features.num_features
-        return {"none": width, "beside": 2 * width, "added": width // 2}[self.root]
+    def size(self) -> tuple[int, int]:
+        return self.edges.num_dst, self.features.num_features * (1 + self.root)
 
     def fake(self) -> Tensor:
-        device = self.edges.indptr.device
-        return torch.empty(self.edges.num_dst, self.out_width, dtype=self.dtype, device=device)
+        return torch.empty(self.size, dtype=self.dtype, device=self.edges.indptr.device)
 
     def reference(self) -> Tensor:
         """Some columns of all rows are read at a time, or of each edge's, whichever are fewer."""
-        features, total, root, dtype = self.features, self.total, self.root, self.dtype
-        (indptr, src, edge_ids, dst_offset, _), num_dst = self.edges, self.edges.num_dst
+        features, total, dtype = self.features, self.total, self.dtype
+        indptr, src, edge_ids, dst_offset, _ = self.edges
         exact, heads, num_rows = exact_type(features.rows.dtype, dtype), total.heads, len(features)
-        width = features.num_features // 2 if root == "added" else features.num_features
         factors: list[Tensor] = []  # of each edge's row
         if (weight := total.edge_weight) is not None:
             weight = weight if edge_ids is None else weight.index_select(0, edge_ids)
             factors.append(weight.reshape(len(src), heads))
         if total.source_scale is not None:
             factors.append(total.source_scale.index_select(0, src).unsqueeze(1))
-        if total.skip_own:
-            is_other = src != destinations(indptr, len(src)) + dst_offset
-            factors.append(is_other.unsqueeze(1))
         factors_of_heads: Any = [None] * heads
         if factors:
             product = reduce(torch.mul, [part.to(exact) for part in factors])
@@ -84,7 +72,7 @@ class Aggregate(Operator):
         numbers = torch.arange(min(len(src), num_rows), dtype=src.dtype, device=src.device)
         wanted, places = (src, numbers) if len(src) < num_rows else (numbers, src)
         parts: list[Tensor] = []
-        for own_heads, columns in columns_of(width, len(numbers), heads):
+        for own_heads, columns in columns_of(features.num_features, len(numbers), heads):
             rows = rows_at(features.columns(columns), wanted).to(exact)
             # Rows without columns are one part.
             rows_of = rows.chunk(own_heads.stop - own_heads.start, dim=1)
@@ -94,42 +82,27 @@ class Aggregate(Operator):
         if total.scale is not None:
             out *= total.scale.to(exact).unsqueeze(1)
 
-        def own(start: int, number: int, dtype: torch.dtype) -> Tensor:
-            return Gather(features, start, start + number, dtype).reference()
-
-        # The first destination that is a source, and that source.
-        first, start = max(0, -dst_offset), max(0, dst_offset)
-        if total.loop is not None:
-            number = min(len(total.loop), num_dst - first)
-            factor = total.loop[:number].view(number, heads, 1)
-            rows = by_head(own(start, number, exact)[:, :width], heads)
-            out[first : first + number] += (rows * factor).flatten(1)
-        if root == "added":
-            number = min(num_rows, num_dst - first)
-            out[first : first + number] += own(start, number, exact)[:, width:]
-        if root == "beside":
-            return torch.cat([out.to(dtype), own(dst_offset, num_dst, dtype)], dim=1)
-        return out.to(dtype)
+        if not self.root:
+            return out.to(dtype)
+        own = Gather(features, dst_offset, dst_offset + len(out), dtype).reference()
+        return torch.cat([out.to(dtype), own], dim=1)
 
     def cpu(self) -> Tensor:
         put = reduction(self.features, self.edges, self.total, self.root)
-        out = BUFFERS.empty((self.edges.num_dst, self.out_width), self.dtype)
+        out = BUFFERS.empty(self.size, self.dtype)
         by_rows(len(out), len(self.edges.indices), lambda a, b: put(a, b, out[a:b]))
         return out
 
     def cuda(self) -> Tensor:
         """Hubs' edges are summed in chunks, see `triton_kernels.reduce_rows`."""
-        total, features, root, out = self.total, self.features, self.root, self.fake()
+        total, out, width = self.total, self.fake(), self.features.num_features
         num_edges, most = len(self.edges.indices), self.edges.max_in_edges
-        num_loops = len(features) * (root == "added") if total.loop is None else len(total.loop)
-        width = self.out_width // 2 if root == "beside" else self.out_width
         chunks = num_chunks(num_edges, most) if len(out) else 0
-        more: dict[str, Any] = {"heads": total.heads, "skip_own": total.skip_own, "partial": None}
-        more |= {"num_loops": num_loops, "num_rows": len(out)}
+        more: dict[str, Any] = {"heads": total.heads, "partial": None, "num_rows": len(out)}
         more["CHUNK"] = launching.CHUNK_EDGES if chunks else 0
         if chunks:
             partial = out.new_empty(chunks, width, dtype=exact_type(out.dtype))
-            bare = {"total": total._replace(scale=None, loop=None), "root": "none"}
+            bare = {"total": total._replace(scale=None), "root": False}
             options = more | bare | {"programs": chunks, "OF_CHUNKS": True}
             launch("reduce_rows", self, partial, width, **options)
             more["partial"] = partial
@@ -141,47 +114,41 @@ class Aggregate(Operator):
         edges, dtype, number = given.edges, given.dtype, given.num_rows
         mean, factors = given.mean(), given.factors()
         heads = Sum(given.exact(given.num_edges, 3))
-        loops = heads._replace(loop=given.exact(edges.num_dst, 3))
 
-        def of(rows: Tensor | LazyFeatures, total: Sum, root: str = "none") -> Operator:
+        def of(rows: Tensor | LazyFeatures, total: Sum, root: bool = False) -> Operator:
             features = LazyFeatures(rows) if isinstance(rows, Tensor) else rows
-            return Aggregate(features, edges, total, root, dtype)
+            return Aggregate(features, edges, total, dtype, root)
 
-        grad, back = LazyFeatures(given.rows(edges.num_dst, 48)), given.back()
+        grad = LazyFeatures(given.rows(edges.num_dst, 48)), given.back(), factors.transposed()
         return {
-            "mean, own rows": of(given.features(136), mean, "beside"),  # SAGE's first layer
-            "float32 rows": of(given.features(136, torch.float32), mean, "beside"),
-            "float32 sums": Aggregate(given.features(136), edges, mean, "beside", torch.float32),
-            "rows in several matrices": of(given.spread(40), mean, "beside"),
+            "mean, own rows": of(given.features(136), mean, True),  # SAGE's first layer
+            "float32 rows": of(given.features(136, torch.float32), mean, True),
+            "float32 sums": Aggregate(given.features(136), edges, mean, torch.float32, True),
+            "rows in several matrices": of(given.spread(40), mean, True),
             "sum": of(given.rows(number, 5), Sum()),
             "all factors": of(given.rows(number, 47), factors),
             "heads": of(given.rows(number, 15), heads),
-            "loops by head": of(given.rows(number, 15), loops),
-            "gradient": Aggregate(grad, back, factors.transposed(), "none", dtype),
-            "gradient with own rows": Aggregate(grad, back, mean.transposed(), "added", dtype),
+            "gradient": Aggregate(*grad, dtype),
         }
 
 
 def reduction(
-    features: LazyFeatures, edges: Edges, total: Sum, root: str
+    features: LazyFeatures, edges: Edges, total: Sum, root: bool
 ) -> Callable[[int, int, Tensor], None]:
     """Reduces for the destinations `start … stop − 1` into the rows of a tensor, on this thread."""
     table, own, heads = table_of(features), edges.dst_offset, total.heads
-    row_width, row_type = features.num_features, features.rows.dtype
-    width = row_width // 2 if root == "added" else row_width
+    width, row_type = features.num_features, features.rows.dtype
     factors = (
         factors_of(total.edge_weight, heads),
         factors_of(total.source_scale),
         factors_of(total.scale),
-        factors_of(total.loop, heads),
     )
-    num_added = len(features) if root == "added" else 0
-    given = table, arrays(*edges[:3]), factors, (own, total.skip_own, num_added)
+    given = table, arrays(*edges[:3]), factors
 
     def put(start: int, stop: int, out: Tensor) -> None:
         memory = np.empty(width, number_type(row_type, out.dtype))
         kernels.reduce_rows(*given, start, stop, array_of(out), memory)
-        if root == "beside":
+        if root:
             kernels.gather_rows(table, own, start, stop, array_of(out), width, width)
 
     return put

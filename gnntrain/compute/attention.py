@@ -22,10 +22,9 @@ _SLOPE = 0.2  # of the examples
 
 
 class EdgeSoftmax(Operator):
-    """Softmax by head over each destination's in-edges; with `loop_score` over its own extra loop,
-    too, and its self loops get 0. With `target` the score of an edge is
-    leaky_relu(score[u] + target[v], slope), else `score` is by edge. The second result: weights of
-    the extra loops; without these log Σ exp(score), −∞ for a destination without in-edges.
+    """Softmax by head over each destination's in-edges, and log Σ exp(score), −∞ for a destination
+    without in-edges. With `target` the score of an edge is leaky_relu(score[u] + target[v], slope),
+    else `score` is by edge.
 
     It is computed in float32 or finer: `models.attention` converts.
     """
@@ -34,7 +33,6 @@ class EdgeSoftmax(Operator):
 
     score: Tensor
     target: Tensor | None
-    loop_score: Tensor | None
     slope: float
     edges: Edges
 
@@ -44,59 +42,50 @@ class EdgeSoftmax(Operator):
 
     def reference(self) -> tuple[Tensor, Tensor]:
         """The maximum is subtracted first, so that huge scores stay finite."""
-        score, loop_score, (indptr, src, *_) = self.score, self.loop_score, self.edges
+        score, (indptr, src, *_) = self.score, self.edges
         dst = destinations(indptr, len(src))
         if self.target is None:
             alpha = score.clone()
         else:
             sums = end_sums(score, self.target, src, dst, score.dtype)
             alpha = F.leaky_relu_(sums, self.slope)
-        if loop_score is not None:
-            alpha.masked_fill_((src == dst + self.edges.dst_offset).unsqueeze(1), -torch.inf)
         fill_padding(alpha, indptr, -torch.inf)
         top = reference.maxima(alpha, dst, indptr)
-        if loop_score is not None:
-            top = torch.maximum(top, loop_score)
         alpha.sub_(top.index_select(0, dst)).exp_()
         total = reference.edge_sums(alpha, indptr)
-        if loop_score is None:
-            alpha.div_(total.index_select(0, dst))
-            # The padding's destination may have no in-edge: not a number.
-            return fill_padding(alpha, indptr), top.add_(total.log())
-        loop_alpha = (loop_score - top).exp_()
-        total += loop_alpha
-        return alpha.div_(total.index_select(0, dst)), loop_alpha.div_(total)
+        alpha.div_(total.index_select(0, dst))
+        # The padding's destination may have no in-edge: not a number.
+        return fill_padding(alpha, indptr), top.add_(total.log())
 
     def cpu(self) -> tuple[Tensor, Tensor]:
         score, edges = self.score, self.edges
         alpha = cpu.numbers_by_edge(edges, score.shape[1], score.dtype)
-        second = score.new_empty(edges.num_dst, score.shape[1])
-        scores = *cpu.arrays(score, self.target, self.loop_score), self.slope, edges.dst_offset
-        given = scores, cpu.arrays(*edges[:3])
-        outs = cpu.arrays(alpha, second)
-        cpu.by_rows(len(second), len(alpha), lambda a, b: kernels.softmax_rows(*given, a, b, *outs))
-        return alpha, second
+        log_sum = score.new_empty(edges.num_dst, score.shape[1])
+        given = (*cpu.arrays(score, self.target), self.slope), cpu.arrays(*edges[:3])
+        outs = cpu.arrays(alpha, log_sum)
+        softmax_rows = kernels.softmax_rows
+        cpu.by_rows(len(log_sum), len(alpha), lambda a, b: softmax_rows(*given, a, b, *outs))
+        return alpha, log_sum
 
     def cuda(self) -> tuple[Tensor, Tensor]:
-        alpha, second = torch.zeros_like(self.fake()[0]), self.fake()[1]
-        launch("softmax_rows", self, second, second.shape[1], alpha=alpha)
-        return alpha, second
+        alpha, log_sum = self.fake()
+        alpha.zero_()
+        launch("softmax_rows", self, log_sum, log_sum.shape[1], alpha=alpha)
+        return alpha, log_sum
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
-        sizes = given.num_edges, given.num_rows, given.edges.num_dst, given.edges.num_dst
-        score, source, target, loops = (given.exact(size, 3) for size in sizes)
-        more = _SLOPE, given.edges
+        sizes = given.num_edges, given.num_rows, given.edges.num_dst
+        score, source, target = (given.exact(size, 3) for size in sizes)
         return {
-            "scores by edge": EdgeSoftmax(score, None, loops, *more),
-            "scores by node": EdgeSoftmax(source, target, loops, *more),
-            "no extra loops": EdgeSoftmax(score, None, None, *more),  # HGT's
+            "scores by edge": EdgeSoftmax(score, None, _SLOPE, given.edges),
+            "scores by node": EdgeSoftmax(source, target, _SLOPE, given.edges),
         }
 
 
 class AttentionBackward(Operator):
-    """The gradients behind out[v] = Σ_e weight[e] · row(u) + loop_weight[v] · row(dst_offset + v),
-    where the weights are those of `EdgeSoftmax`, some of them dropped.
+    """The gradients behind out[v] = Σ_e weight[e] · row(u), where the weights are those of
+    `EdgeSoftmax`, some of them dropped.
 
     A score's gradient is weight · (row(u) · grad[v]) − alpha · mean[v]: the mean over a
     destination's edges is out[v] · grad[v] (as in FlashAttention), so one pass over the out-edges
@@ -107,14 +96,12 @@ class AttentionBackward(Operator):
         grad, out: `[num_dst, H·C]`.
         rows: `[num_src, H·C]`; with a `target` `[num_src, H·C + H]`.
         alpha, weight: `[num_edges, H]`: the softmax, and what dropout left of it.
-        loop_alpha, loop_weight: `[num_dst, H]`; None: no extra loops.
-        log_grad: `[num_dst, H]`, the gradient of log Σ exp(score); None with loops.
+        log_grad: `[num_dst, H]`, the gradient of log Σ exp(score).
         target: `[num_dst, H]`; None: scores by edge.
         back: The out-edges of every source, see `Transpose`.
 
     Results:
-        The gradients of `rows`; of the edges' scores or of `target`; and of the loops' scores (with
-        a target nothing: a loop's score is that of the node with itself).
+        The gradients of `rows`, and of the edges' scores or of `target`.
     """
 
     grad: Tensor
@@ -122,111 +109,80 @@ class AttentionBackward(Operator):
     out: Tensor
     alpha: Tensor
     weight: Tensor
-    loop_alpha: Tensor | None
-    loop_weight: Tensor | None
-    log_grad: Tensor | None
+    log_grad: Tensor
     target: Tensor | None
     slope: float
     edges: Edges
     back: Edges
 
-    def fake(self) -> tuple[Tensor, Tensor, Tensor]:
-        scores, loops = self.target, self.alpha[:0]
-        if scores is None:
-            scores, loops = self.alpha, loops if self.loop_alpha is None else self.loop_alpha
-        rows_grad = self.rows.new_empty(self.rows.shape)
-        return rows_grad, torch.empty_like(scores), torch.empty_like(loops)
+    def fake(self) -> tuple[Tensor, Tensor]:
+        scores = self.alpha if self.target is None else self.target
+        return self.rows.new_empty(self.rows.shape), torch.empty_like(scores)
 
-    def reference(self) -> tuple[Tensor, Tensor, Tensor]:
+    def reference(self) -> tuple[Tensor, Tensor]:
         """By other operators."""
-        call: Any = torch.ops.gnntrain
         grad, alpha, weight, target = self.grad, self.alpha, self.weight, self.target
-        heads, width, num_dst = alpha.shape[1], grad.shape[1], len(grad)
-        (indptr, src, _, offset, _), back = self.edges, self.back
+        heads, width, (indptr, src, *_), back = alpha.shape[1], grad.shape[1], self.edges, self.back
         dst = destinations(indptr, len(src))
-        exact = grad.to(alpha.dtype)
-        mean = by_head(exact * self.out, heads).sum(-1)
-        mean = mean if self.log_grad is None else mean - self.log_grad
-        products = call.pair_scores(self.rows[:, :width], grad, None, heads, 0.0, *self.edges)
+        mean = by_head(grad.to(alpha.dtype) * self.out, heads).sum(-1) - self.log_grad
+        products = PairScores(self.rows[:, :width], grad, None, heads, 0.0, self.edges).run()
         means = reference.selected_rows(mean, dst)
         by_edge = torch.addcmul(weight * products, alpha, means, value=-1)
-        by_loop = alpha[:0]
-        own = slice(offset, offset + num_dst)
-        if self.loop_alpha is not None and self.loop_weight is not None:
-            products = by_head(exact * self.rows[own, :width], heads).sum(-1)
-            by_loop = torch.addcmul(self.loop_weight * products, self.loop_alpha, mean, value=-1)
-        features, total = LazyFeatures(grad).arguments(), Sum(weight, loop=self.loop_weight)
-        rows_grad = call.aggregate(*features, *back, *total, "none", self.rows.dtype)
+        total = LazyFeatures(grad), back, Sum(weight)
+        rows_grad = Aggregate(*total, self.rows.dtype).run()
         if target is None:
-            return rows_grad, fill_padding(by_edge, indptr), by_loop
+            return rows_grad, fill_padding(by_edge, indptr)
         assert back.edge_ids is not None
-        before_relu = torch.ops.aten.leaky_relu_backward
-        parts = self.rows[:, width:].to(target.dtype)
-        sums = end_sums(parts, target, src, dst, target.dtype)
-        by_edge = fill_padding(before_relu(by_edge, sums, self.slope, False), indptr)
-        features = LazyFeatures(by_edge).arguments()
+        sums = end_sums(self.rows[:, width:], target, src, dst, target.dtype)
+        by_edge = torch.ops.aten.leaky_relu_backward(by_edge, sums, self.slope, False)
+        fill_padding(by_edge, indptr)
         by_source, by_target = (
-            call.aggregate(*features, *over, *Sum(), "none", by_edge.dtype)
+            Aggregate(LazyFeatures(by_edge), over, Sum(), by_edge.dtype).run()
             for over in (Edges(back.indptr, back.edge_ids), _numbered(self.edges))
         )
-        if self.loop_alpha is not None:
-            by_loop = before_relu(by_loop, parts[own] + target, self.slope, False)
-            by_source[own] += by_loop
-            by_target = by_target + by_loop
-        rows_grad = torch.cat([rows_grad, by_source.to(rows_grad.dtype)], dim=1)
-        return rows_grad, by_target, alpha[:0]
+        return torch.cat([rows_grad, by_source.to(rows_grad.dtype)], dim=1), by_target
 
-    def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
+    def cpu(self) -> tuple[Tensor, Tensor]:
         grad, alpha, target = self.grad.contiguous(), self.alpha, self.target
         (num_dst, width), heads, edges, back = grad.shape, alpha.shape[1], self.edges, self.back
         features = LazyFeatures.of(self.rows)
-        mean, log_grad = alpha.new_empty(num_dst, heads), self.log_grad
+        mean = alpha.new_empty(num_dst, heads)
 
         def means(a: int, b: int) -> None:
-            products = grad[a:b].to(alpha.dtype) * self.out[a:b]
-            torch.sum(by_head(products, heads), -1, out=mean[a:b])
-            if log_grad is not None:
-                mean[a:b] -= log_grad[a:b]
+            products = by_head(grad[a:b].to(alpha.dtype) * self.out[a:b], heads)
+            torch.sub(products.sum(-1), self.log_grad[a:b], out=mean[a:b])
 
         cpu.by_rows(num_dst, 0, means)
         rows_grad = BUFFERS.empty(self.rows.shape, self.rows.dtype)
         by_edge = cpu.numbers_by_edge(edges, heads, alpha.dtype)
-        by_loop = torch.empty_like(alpha[:0] if self.loop_alpha is None else self.loop_alpha)
         gradients = cpu.array_of(grad).reshape(-1), *cpu.arrays(mean, target)
-        shares = cpu.arrays(alpha, self.weight, self.loop_alpha, self.loop_weight)
-        options = self.slope, edges.dst_offset
-        given = cpu.table_of(features), cpu.arrays(*back[:3]), gradients, shares, options
-        changes: tuple[cpu.Array, cpu.Array] = cpu.arrays(by_edge, by_loop)
+        alphas = cpu.arrays(alpha, self.weight)
+        given = cpu.table_of(features), cpu.arrays(*back[:3]), gradients, alphas, self.slope
+        changes = cpu.array_of(by_edge)
         number = cpu.number_type(grad.dtype, self.rows.dtype)
 
         def task(start: int, stop: int) -> None:
             out, memory = cpu.array_of(rows_grad[start:stop]), np.empty((2, width), number)
-            kernels.attention_gradient(*given, start, stop, out, *changes, memory)
+            kernels.attention_gradient(*given, start, stop, out, changes, memory)
 
         cpu.by_rows(len(rows_grad), len(edges.indices), task)
         if target is None:
-            return rows_grad, by_edge, by_loop
+            return rows_grad, by_edge
         features = LazyFeatures(by_edge)
-        by_target = Aggregate(features, _numbered(edges), Sum(), "none", alpha.dtype).cpu()
-        return rows_grad, by_target.add_(by_loop) if len(by_loop) else by_target, alpha[:0]
+        return rows_grad, Aggregate(features, _numbered(edges), Sum(), alpha.dtype).cpu()
 
     @staticmethod
     def examples(given: Inputs) -> dict[str, Operator]:
         found: dict[str, Operator] = {}
         heads, edges, exact = 3, given.edges, exact_type(given.dtype)  # as models call the softmax
-        for name in ("scores by edge", "scores by node", "no extra loops"):
+        for name in ("scores by edge", "scores by node"):
             alpha, weight = (given.exact(given.num_edges, heads).to(exact) for _ in range(2))
-            loop_alpha, loop_weight, target = (
-                given.exact(edges.num_dst, heads).to(exact) for _ in range(3)
-            )
+            log_grad, target = (given.exact(edges.num_dst, heads).to(exact) for _ in range(2))
             by_node = name == "scores by node"
             rows = given.rows(given.num_src, 15 + heads * by_node)
             ends = given.rows(edges.num_dst, 15), rows, given.rows(edges.num_dst, 15)
-            loops: Any = loop_alpha, loop_weight, None
-            if name == "no extra loops":
-                loops = None, None, loop_alpha
-            scores = *loops, target if by_node else None, _SLOPE, edges, given.back()
-            found[name] = AttentionBackward(*ends, alpha, weight, *scores)
+            shares, over = (alpha, weight, log_grad), (_SLOPE, edges, given.back())
+            found[name] = AttentionBackward(*ends, *shares, target if by_node else None, *over)
         return found
 
 

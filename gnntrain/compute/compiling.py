@@ -36,7 +36,7 @@ def compile_kernels(dtype: torch.dtype) -> None:
     weight, bias = torch.ones(1, 2), torch.ones(1)
     edges = Edges(indptr, indices)
     total = Sum(scale=edges.shares(torch.float32))
-    out, inputs = AggregateLinear(features, edges, total, weight, bias, "beside", 0.5, True).cpu()
+    out, inputs = AggregateLinear(features, edges, total, weight, bias, True, 0.5, True).cpu()
     given = out, weight, inputs, out, 0.5, torch.float32, True
     AggregateLinearBackward(*given).cpu()
     Transpose(indptr, indices, 1).cpu()

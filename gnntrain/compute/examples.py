@@ -43,9 +43,8 @@ class Inputs:
 
     def back(self) -> Edges:
         """The out-edges of every source, see `Transpose`."""
-        out: Any = torch.ops.gnntrain.transpose(*self.edges[:2], self.num_src)
-        indptr, indices, edge_ids = out
-        return Edges(indptr, indices, edge_ids, -self.edges.dst_offset)
+        # Not by `Transpose`, whose module imports this one.
+        return Edges(*torch.ops.gnntrain.transpose(*self.edges[:2], self.num_src))
 
     def rows(self, number: int, width: int) -> Tensor:
         """Normal numbers `[number, width]`."""
@@ -78,9 +77,7 @@ class Inputs:
 
     def factors(self) -> Sum:
         """A sum with every factor that there may be."""
-        sizes = self.num_edges, self.num_src, self.edges.num_dst, self.edges.num_dst
-        weight, source_scale, scale, loop = map(self.exact, sizes)
-        return Sum(weight, source_scale, scale, loop, skip_own=True)
+        return Sum(*map(self.exact, (self.num_edges, self.num_src, self.edges.num_dst)))
 
 
 def awkward_inputs(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,11 +15,6 @@ from torch import Tensor
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.from_numpy(np.frombuffer(bytes(8)))
-
-
-def as_tensor(array: npt.NDArray[Any]) -> Tensor:
-    """A tensor over the array's own memory. It must only be read."""
-    return torch.from_numpy(array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,7 @@ class LazyFeatures:
         if self.nodes is None and device != self.rows.device:  # pinned: the GPU reads them
             nodes = torch.arange(start, stop, device=device)
             return self.select(nodes).read(0, stop - start, dtype)
-        # Not by `ops`, which imports this module.
+        # Not by `Gather`, whose module imports this one.
         out: Tensor = torch.ops.gnntrain.gather.default(*self.arguments(), start, stop, dtype)
         return out
 
@@ -127,7 +121,7 @@ class LazyFeatures:
         return self.parts[number] + (nodes - number * self.part_rows).long() * row_bytes
 
     def arguments(self) -> tuple[Any, ...]:
-        """The arguments of operators that read rows, see `ops`."""
+        """The fields, as torch's dispatcher takes them."""
         return self.rows, self.nodes, self.parts, self.part_rows, self.held
 
 

@@ -149,21 +149,10 @@ def four(numbers: Array, e: Any, is_range: bool) -> Any:
 
 
 @jit
-def edge_factor(source: Any, source_scale: Array, skipped: int, total: Array) -> Any:
+def edge_factor(source: Any, source_scale: Array, total: Array) -> Any:
     """What the row of a source counts for in a sum, but for the weights of edges."""
     number = total.dtype.type
-    factor = number(source_scale[source]) if len(source_scale) > 0 else number(1)
-    return number(0) if source == skipped else factor
-
-
-@jit
-def add_row(
-    table: Array, place: np.uint64, weight: float, total: Array, first: np.uint64, width: int
-) -> None:
-    """`total += weight * row` in the `width` columns from `first` on."""
-    for f in range(width):
-        column = first + np.uint64(f)
-        total[column] += weight * number_of(table[place + column])
+    return number(source_scale[source]) if len(source_scale) > 0 else number(1)
 
 
 @jit
@@ -177,42 +166,35 @@ def put_row(total: Array, factor: float, out: Array, row: int) -> None:
 def reduce_rows(
     rows: Table,
     edges: Edges,
-    factors: tuple[Array, Array, Array, Array],
-    options: tuple[int, bool, int],
+    factors: tuple[Array, Array, Array],
     start: int,
     stop: int,
     out: Array,
     total: Array,
 ) -> None:
-    """The sums of the destinations `start … stop − 1`, see `Sum`; `row` reads `width` numbers.
+    """The sums of the destinations `start … stop − 1`, see `Sum`.
 
     Args:
         rows, edges: See above.
-        factors: Edge weights and loops by head, and the two scales.
-        options: The source number of destination 0; whether edges from a node to itself are left
-            out; how many destinations, like those of the loops, add the second `width` numbers of
-            their own row.
+        factors: Edge weights by head, and the scales of sources and destinations.
         start, stop: The destinations.
         out: Destination `start` goes to its row 0.
         total: Working memory; its length is `width`, its type that of the sums.
     """
     (table, stride, nodes), (indptr, indices, edge_ids), width = rows, edges, len(total)
-    edge_weight, source_scale, row_scale, loop = factors
-    own, skip_own, num_added = options
+    edge_weight, source_scale, row_scale = factors
     has_weight = len(edge_weight) > 0
     has_ids = has_weight and len(edge_ids) > 0
     heads = edge_weight.shape[1] if has_weight else 1
     part = width // heads
     number = total.dtype.type  # sums and weights in one type: no conversions in the loop
-    zero, one = number(0), number(1)
     end: Any = np.int64(indptr[stop])
     fetched: Any = np.int64(indptr[start])
     for v in range(start, stop):
         first: Any = np.int64(indptr[v])
         last: Any = np.int64(indptr[v + 1])
-        skipped = own + v if skip_own else -1
         for f in range(width):
-            total[f] = zero
+            total[f] = number(0)
         e = first
         while e < last:
             group = min(4, last - e)
@@ -221,10 +203,10 @@ def reduce_rows(
             if group == 4:  # the total is read and written once for four rows
                 s0, s1, s2, s3 = four(indices, e, False)
                 e0, e1, e2, e3 = four(edge_ids, e, not has_ids)
-                c0 = edge_factor(s0, source_scale, skipped, total)
-                c1 = edge_factor(s1, source_scale, skipped, total)
-                c2 = edge_factor(s2, source_scale, skipped, total)
-                c3 = edge_factor(s3, source_scale, skipped, total)
+                c0 = edge_factor(s0, source_scale, total)
+                c1 = edge_factor(s1, source_scale, total)
+                c2 = edge_factor(s2, source_scale, total)
+                c3 = edge_factor(s3, source_scale, total)
                 p0, p1 = place_of(s0, nodes, stride), place_of(s1, nodes, stride)
                 p2, p3 = place_of(s2, nodes, stride), place_of(s3, nodes, stride)
                 for h in range(heads):
@@ -243,25 +225,15 @@ def reduce_rows(
                     source = np.int64(indices[i])
                     edge = np.int64(edge_ids[i]) if has_ids else i
                     place = place_of(source, nodes, stride)
-                    factor = edge_factor(source, source_scale, skipped, total)
+                    factor = edge_factor(source, source_scale, total)
                     for h in range(heads):
                         weight = number(edge_weight[edge, h]) * factor if has_weight else factor
-                        add_row(table, place, weight, total, np.uint64(h * part), part)
+                        begin = np.uint64(h * part)
+                        for f in range(part):
+                            c = begin + np.uint64(f)
+                            total[c] += weight * number_of(table[place + c])
             e += group
-        scale = number(row_scale[v]) if len(row_scale) > 0 else one
-        i = min(v, own + v)
-        if 0 <= i < max(len(loop), num_added):
-            for f in range(width):
-                total[f] *= scale
-            scale = one
-            place = place_of(np.int64(own + v), nodes, stride)
-            if i < len(loop):
-                across = width // loop.shape[1]
-                for h in range(loop.shape[1]):
-                    first_column = np.uint64(h * across)
-                    add_row(table, place, number(loop[i, h]), total, first_column, across)
-            if i < num_added:
-                add_row(table, place + np.uint64(width), one, total, np.uint64(0), width)
+        scale = number(row_scale[v]) if len(row_scale) > 0 else number(1)
         put_row(total, scale, out, v - start)
 
 
@@ -292,56 +264,16 @@ def edge_products(
 
 
 @partial(jit, any_order=True)
-def add_and_multiply(
-    grad: Array, begin: np.uint64, weight: Array, e: Any, row: Array, total: Array, out: Array
-) -> None:
-    """`total += weight[e] · g` and `out[e] = weight[e] · (row · g)` by head, of one row g."""
-    heads, number = weight.shape[1], total.dtype.type
-    part = len(total) // heads
-    for h in range(heads):
-        factor, product, first = number(weight[e, h]), number(0), np.uint64(h * part)
-        for f in range(part):
-            c = first + np.uint64(f)
-            given = number_of(grad[begin + c])
-            product += row[c] * given
-            total[c] += factor * given
-        out[e, h] = factor * product
-
-
-@jit
-def to_scores(
-    out: Array,
-    e: Any,
-    alpha: Array,
-    mean: Array,
-    v: Any,
-    target: Array,
-    slope: float,
-    parts: Array,
-    score: Array,
-) -> None:
-    """`out[e]`, products by head, becomes the gradient of an edge's scores; see below."""
-    number = score.dtype.type
-    for h in range(len(score)):
-        change = number(out[e, h]) - number(alpha[e, h]) * number(mean[v, h])
-        if len(target) > 0:
-            change = change if parts[h] + target[v, h] > 0 else change * number(slope)
-            score[h] += change
-        out[e, h] = change
-
-
-@partial(jit, any_order=True)
 def attention_gradient(
     rows: Table,
     edges: Edges,
     gradients: tuple[Array, Array, Array],
-    alphas: tuple[Array, Array, Array, Array],
-    options: tuple[float, int],
+    alphas: tuple[Array, Array],
+    slope: float,
     start: int,
     stop: int,
     out: Array,
     edge_grad: Array,
-    loop_grad: Array,
     memory: Array,
 ) -> None:
     """The gradients behind an attention of the sources `start … stop − 1`, over their out-edges.
@@ -353,15 +285,15 @@ def attention_gradient(
         rows: See above.
         edges: The out-edges, their destinations and numbers as in-edges.
         gradients: `grad`, its rows one after the other, `mean` and `target`.
-        alphas: alpha and weight of the edges, and of the loops.
-        options: slope, and the source number of destination 0.
+        alphas: alpha and weight of the edges.
+        slope: Of the leaky ReLU behind the sum of two parts.
         start, stop: The sources.
         out: Source `start` goes to its row 0: `width` numbers, and with a `target` H more.
-        edge_grad, loop_grad: The gradients of the scores, or of the sums of two parts.
+        edge_grad: The gradients of the scores, or of the sums of two parts.
         memory: `[2, width]`, of the type of the sums.
     """
-    (table, stride, _), (indptr, indices, edge_ids), (slope, own) = rows, edges, options
-    (grad, mean, target), (alpha, weight, loop_alpha, loop_weight) = gradients, alphas
+    (table, stride, _), (indptr, indices, edge_ids) = rows, edges
+    (grad, mean, target), (alpha, weight) = gradients, alphas
     width, heads = memory.shape[1], alpha.shape[1]
     part = width // heads
     number = memory.dtype.type
@@ -379,7 +311,6 @@ def attention_gradient(
             score[h] = number(0)
             if by_node:
                 parts[h] = number_of(table[place + np.uint64(width + h)])
-        v: Any = np.int64(u - own)
         i: Any = np.int64(indptr[u])
         last: Any = np.int64(indptr[u + 1])
         while i < last:
@@ -418,15 +349,23 @@ def attention_gradient(
                     edge_grad[e2, h], edge_grad[e3, h] = w2 * d2, w3 * d3
             else:
                 begin, e = np.uint64(np.int64(indices[i]) * width), np.int64(edge_ids[i])
-                add_and_multiply(grad, begin, weight, e, row, total, edge_grad)
+                for h in range(heads):
+                    w, d, first = number(weight[e, h]), number(0), np.uint64(h * part)
+                    for f in range(part):
+                        c = first + np.uint64(f)
+                        g = number_of(grad[begin + c])
+                        d += row[c] * g
+                        total[c] += w * g
+                    edge_grad[e, h] = w * d
             for j in range(i, i + group):
                 v, e = np.int64(indices[j]), np.int64(edge_ids[j])
-                to_scores(edge_grad, e, alpha, mean, v, target, slope, parts, score)
+                for h in range(heads):
+                    change = number(edge_grad[e, h]) - number(alpha[e, h]) * number(mean[v, h])
+                    if by_node:
+                        change *= number(1) if parts[h] + target[v, h] > 0 else number(slope)
+                        score[h] += change
+                    edge_grad[e, h] = change
             i += group
-        v = np.int64(u - own)
-        if len(loop_alpha) > 0 and 0 <= v < len(mean):
-            add_and_multiply(grad, np.uint64(v * width), loop_weight, v, row, total, loop_grad)
-            to_scores(loop_grad, v, loop_alpha, mean, v, target, slope, parts, score)
         put_row(total, number(1), out, u - start)
         if by_node:
             for h in range(heads):
@@ -435,38 +374,31 @@ def attention_gradient(
 
 @jit
 def softmax_rows(
-    scores: tuple[Array, Array, Array, float, int],
+    scores: tuple[Array, Array, float],
     edges: Edges,
     start: int,
     stop: int,
     alpha: Array,
-    second: Array,
+    log_sum: Array,
 ) -> None:
-    """The softmax of the destinations `start … stop − 1`, see `EdgeSoftmax`; sums are float64.
-
-    The edge from source `own + v` is left out where there are loops.
-    """
-    (score, target, loop, slope, own), (indptr, indices, _) = scores, edges
-    by_node, has_loops, heads = len(target) > 0, len(loop) > 0, alpha.shape[1]
+    """The softmax of the destinations `start … stop − 1`, see `EdgeSoftmax`; sums are float64."""
+    (score, target, slope), (indptr, indices, _) = scores, edges
+    by_node, heads = len(target) > 0, alpha.shape[1]
     number = alpha.dtype.type
     top, total, least = np.empty(heads, alpha.dtype), np.empty(heads), number(-np.inf)
     for v in range(start, stop):
         first: Any = np.int64(indptr[v])
         last: Any = np.int64(indptr[v + 1])
         for h in range(heads):
-            top[h] = loop[v, h] if has_loops else least
+            top[h], total[h] = least, 0.0
         for e in range(first, last):
             u = np.int64(indices[e])
-            is_skipped = has_loops and u == own + v
             for h in range(heads):
                 value = score[u, h] + target[v, h] if by_node else score[e, h]
                 if by_node and value < 0:
                     value = number(value * slope)
-                value = least if is_skipped else value
                 alpha[e, h] = value
                 top[h] = max(top[h], value)
-        for h in range(heads):
-            total[h] = np.exp(loop[v, h] - top[h]) if has_loops else 0.0
         for e in range(first, last):
             for h in range(heads):
                 weight = np.exp(alpha[e, h] - top[h])
@@ -476,10 +408,7 @@ def softmax_rows(
             for h in range(heads):
                 alpha[e, h] = number(alpha[e, h] / total[h])
         for h in range(heads):
-            if has_loops:
-                second[v, h] = number(np.exp(loop[v, h] - top[h]) / total[h])
-            else:
-                second[v, h] = number(top[h] + np.log(total[h]))
+            log_sum[v, h] = number(top[h] + np.log(total[h]))
 
 
 @jit
@@ -578,6 +507,30 @@ def transpose(
     for u in range(len(out_indptr) - 1, 0, -1):
         out_indptr[u] = out_indptr[u - 1]
     out_indptr[0] = 0
+
+
+@jit
+def add_self_loops(
+    indptr: Array,
+    indices: Array,
+    dst_offset: int,
+    out_indptr: Array,
+    out_indices: Array,
+    edge_ids: Array,
+) -> None:
+    """See `AddSelfLoops`, of which the last three are the results."""
+    num_dst, num_edges = len(indptr) - 1, len(indices)
+    at = 0
+    for v in range(num_dst):
+        out_indptr[v] = at
+        for e in range(indptr[v], indptr[v + 1]):
+            if indices[e] != dst_offset + v:
+                out_indices[at], edge_ids[at] = indices[e], e
+                at += 1
+        out_indices[at], edge_ids[at] = dst_offset + v, num_edges + v
+        at += 1
+    out_indptr[num_dst] = at
+    out_indices[at:], edge_ids[at:] = 0, 0
 
 
 @jit

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute import cpu, kernels
-from gnntrain.compute.aggregate import reduction
+from gnntrain.compute.aggregate import Aggregate, reduction
 from gnntrain.compute.buffers import BUFFERS
 from gnntrain.compute.cpu import array_of, by_rows, number_type, padded
 from gnntrain.compute.examples import Inputs
@@ -28,7 +28,7 @@ class AggregateLinear(Operator):
     ReLU and dropout; and, if `keep`, the inputs of the product.
 
     Attributes:
-        root: "beside"; or "none": without the own row, see `Aggregate`.
+        root: Whether the own row is multiplied, too, see `Aggregate`.
         known: These inputs, of an earlier call with the same rows and edges.
     """
 
@@ -39,7 +39,7 @@ class AggregateLinear(Operator):
     total: Sum
     weight: Tensor
     bias: Tensor
-    root: str
+    root: bool
     dropout: float | None
     keep: bool
     known: Tensor | None = None
@@ -51,11 +51,10 @@ class AggregateLinear(Operator):
 
     def reference(self) -> tuple[Tensor, Tensor]:
         """One aggregate in the type of the weight, and one product."""
-        aggregate: Any = torch.ops.gnntrain.aggregate
         inputs = self.known
         if inputs is None:
-            given = *self.features.arguments(), *self.edges, *self.total
-            inputs = aggregate(*given, self.root, self.weight.dtype)
+            given = self.features, self.edges, self.total, self.weight.dtype, self.root
+            inputs = Aggregate(*given).run()
         product = self.bias, inputs, self.weight.t()
         if self.dropout is None:
             out = torch.addmm(*product)
@@ -103,9 +102,9 @@ class AggregateLinear(Operator):
         weight = given.rows(3, 10)
         # Far from 0 on either side: no rounding decides what ReLU keeps.
         bias = torch.tensor([16, -16, 16], dtype=given.dtype)
-        root = *rows, weight, bias, "beside", 0.0, True
+        root = *rows, weight, bias, True, 0.0, True
         return {
-            "linear": AggregateLinear(*rows, weight[:, :5], bias, "none", None, False),
+            "linear": AggregateLinear(*rows, weight[:, :5], bias, False, None, False),
             "root, ReLU": AggregateLinear(*root),
             "known": AggregateLinear(*root[:-1], False, given.rows(given.edges.num_dst, 10)),
         }

@@ -35,7 +35,7 @@ class Edges(NamedTuple):
         indptr: int32 or int64 `[num_dst + 1]`.
         indices: The source of each edge, same dtype, `[num_edges]`.
         edge_ids: The number of each edge in tensors by edge; None: as they lie.
-        dst_offset: Source number of destination 0; negative where that is no source.
+        dst_offset: Source number of destination 0.
         max_in_edges: The most edges of a destination, if known.
     """
 
@@ -57,23 +57,19 @@ class Edges(NamedTuple):
 class Sum(NamedTuple):
     """A weighted sum of rows over the in-edges of each destination: arguments of `aggregate`.
 
-    out[v] = scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u) + loop[v] · row(dst_offset +
-    v), with u the source of the in-edge e; a factor of None is 1, a `loop` of None 0.
+    out[v] = scale[v] · Σ_e edge_weight[e] · source_scale[u] · row(u), with u the source of the
+    in-edge e; a factor of None is 1.
 
     Attributes:
         edge_weight: float `[num_edges]`, or `[num_edges, H]` for H heads: head h weighs the columns
             `[h·F/H, (h + 1)·F/H)`.
         source_scale: float `[num_src]`.
         scale: float `[num_dst]`.
-        loop: float `[n]`, or `[n, H]` with H heads, of the first n destinations that are sources.
-        skip_own: Leave out edges from a node to itself.
     """
 
     edge_weight: Tensor | None = None
     source_scale: Tensor | None = None
     scale: Tensor | None = None
-    loop: Tensor | None = None
-    skip_own: bool = False
 
     def transposed(self) -> Sum:
         """The sum of the gradients of the sources, over their out-edges."""
@@ -100,7 +96,7 @@ class Operator:
 
     torch's dispatcher takes `LazyFeatures`, `Edges` and a `Sum` field by field. It chooses one of
     the methods by the tensors' device, see `selection`; the reference computes where there is no
-    kernel. Blocks may be padded on a GPU: `indices` longer than `indptr[-1]`. No result depends on
+    kernel. Blocks may be padded: `indices` longer than `indptr[-1]`. No result depends on
     entries of the padding, which are 0 in results (those of `transpose`: any valid numbers).
 
     Attributes:
@@ -137,6 +133,18 @@ class Operator:
         _LIBRARY.impl(name, called_flat(cls, selected_on("cpu")), "CPU")
         _LIBRARY.impl(name, called_flat(cls, selected_on("cuda")), "CUDA")
         OPERATORS[name] = cls
+
+    def run(self) -> Any:
+        """The results, by torch's dispatcher."""
+        arguments: list[Any] = []
+        for value in vars(self).values():
+            if isinstance(value, LazyFeatures):
+                arguments += value.arguments()
+            elif isinstance(value, tuple):  # `Edges` or a `Sum`
+                arguments += value
+            else:
+                arguments.append(value)
+        return getattr(torch.ops.gnntrain, self.name).default(*arguments)
 
     def fake(self) -> Any:
         """Empty results: their shapes and types, for `torch.compile`."""

@@ -95,6 +95,50 @@ class Transpose(Operator):
         return out
 
 
+class AddSelfLoops(Operator):
+    """The in-edges of each destination but for those from a node to itself, and behind them one
+    self loop: indptr, indices, and each edge's number, `num_edges + v` for the self loop of v. The
+    places of the edges that are left out are padding, at the end.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    dst_offset: int
+
+    def fake(self) -> tuple[Tensor, Tensor, Tensor]:
+        number = len(self.indices) + len(self.indptr) - 1
+        by_edge = self.indices.new_empty(number), self.indices.new_empty(number)
+        return torch.empty_like(self.indptr), *by_edge
+
+    def reference(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A stable sort by destination, with padding as the edges of one destination more."""
+        indptr, indices, num_dst = self.indptr, self.indices, len(self.indptr) - 1
+        kind, is_short = indices.dtype, indices.dtype == torch.int32
+        numbers = torch.arange(len(indices), dtype=kind, device=indices.device)
+        starts = torch.arange(num_dst + 1, dtype=kind, device=indices.device)
+        own = starts[:-1]
+        ends = torch.searchsorted(indptr[1:-1], numbers, right=True, out_int32=is_short)
+        is_kept = (numbers < indptr[-1]) & (indices != ends + self.dst_offset)
+        ends = torch.cat([torch.where(is_kept, ends, num_dst), own])
+        ends, edge_ids = torch.sort(ends, stable=True)
+        edge_ids = edge_ids.to(kind)
+        sources = torch.cat([indices, own + self.dst_offset]).index_select(0, edge_ids)
+        starts = torch.searchsorted(ends, starts, out_int32=is_short)
+        is_padding = ends == num_dst
+        return starts, sources.masked_fill_(is_padding, 0), edge_ids.masked_fill_(is_padding, 0)
+
+    def cpu(self) -> tuple[Tensor, Tensor, Tensor]:
+        out = self.fake()
+        given = self.indptr.numpy(), self.indices.numpy(), self.dst_offset
+        kernels.add_self_loops(*given, *(part.numpy() for part in out))
+        return out
+
+    @staticmethod
+    def examples(given: Inputs) -> dict[str, Operator]:
+        edges = given.edges
+        return {"edges": AddSelfLoops(edges.indptr, edges.indices, edges.dst_offset)}
+
+
 class AdamRows(Operator):
     """One step of Adam for the rows `nodes` (int64, each once) of a matrix and its moments.
 

@@ -112,14 +112,12 @@ def chunk_of(indptr, num_rows, CHUNK: tl.constexpr):
     return tl.where(is_inside, v, 0), start, tl.where(is_inside, start + CHUNK, start)
 
 
-@triton.jit(do_not_specialize=["num_loops", "dst_offset", "num_rows"])
+@triton.jit(do_not_specialize=["dst_offset", "num_rows"])
 def reduce_rows(
     features,
     edges,
     total,
     root: tl.constexpr,
-    skip_own: tl.constexpr,
-    num_loops,
     dst_offset,
     num_rows,
     partial,
@@ -135,10 +133,6 @@ def reduce_rows(
     or more have programs of their own. A row's program adds their results, `partial`
     `[num_chunks, WIDTH]`, to the sum of the edges at its two ends. So the order of the additions
     depends on the block alone: equal runs give equal numbers. `CHUNK` 0: no row is that long.
-
-    Args:
-        num_loops: So many destinations, the first that are sources, have a loop, or add the second
-            half of their row.
     """
     columns = tl.program_id(1) * K.BLOCK + tl.arange(0, K.BLOCK)
     is_column = columns < K.WIDTH
@@ -159,15 +153,12 @@ def reduce_rows(
             mask = (chunk < end // CHUNK)[:, None] & is_column[None, :]
             at = chunk.to(tl.int64)[:, None] * K.WIDTH + columns[None, :]
             totals += tl.load(partial + at, mask=mask, other=0)
-    own = dst_offset + v
     for start in range(first, last - (end - begin), K.ROWS):
         edge = start + tl.arange(0, K.ROWS)
         if partial is not None:
             edge += tl.where(edge >= begin, end - begin, 0)
         is_edge = edge < last
         source = tl.load(edges.indices + edge, mask=is_edge, other=0)
-        if skip_own:
-            is_edge = is_edge & (source != own)
         weight = tl.full([K.ROWS, 1], 1, K.TOTAL)
         if total.source_scale is not None:
             scale = tl.load(total.source_scale + source, mask=is_edge, other=0)
@@ -182,21 +173,11 @@ def reduce_rows(
     sums = tl.sum(totals, axis=0)
     if total.scale is not None:
         sums *= tl.load(total.scale + v).to(K.TOTAL)
-    at = tl.program_id(0).to(tl.int64) * (K.WIDTH * (1 + (root == "beside"))) + columns
-    one = tl.arange(0, 1)
-    number = tl.minimum(v, own)
-    has_loop = (number >= 0) & (number < num_loops) & (one == 0)
-    if total.loop is not None:
-        row = load_rows(features, own + one, has_loop, columns, is_column, K)
-        mask = has_loop[:, None] & (head < K.HEADS)[None, :]
-        factor_at = number * K.HEADS + head[None, :] + one[:, None]
-        factor = tl.load(total.loop + factor_at, mask=mask, other=0)
-        sums += tl.sum(factor.to(K.TOTAL) * row, axis=0)
-    if root == "added":
-        row = load_rows(features, own + one, has_loop, columns + K.WIDTH, is_column, K)
-        sums += tl.sum(row, axis=0)
-    if root == "beside":
-        row = tl.sum(load_rows(features, own + one, one == 0, columns, is_column, K), axis=0)
+    at = tl.program_id(0).to(tl.int64) * (K.WIDTH * (1 + root)) + columns
+    if root:
+        one = tl.arange(0, 1)
+        own = dst_offset + v + one
+        row = tl.sum(load_rows(features, own, one == 0, columns, is_column, K), axis=0)
         tl.store(result + at + K.WIDTH, row.to(result.dtype.element_ty), mask=is_column)
     tl.store(result + at, sums.to(result.dtype.element_ty), mask=is_column)
 
@@ -312,41 +293,26 @@ def pair_gradient(
 
 
 @triton.jit
-def scores_of(
-    score, target, edges, edge, last, skipped, heads, slope: tl.constexpr, K: tl.constexpr
-):
-    """The scores of some edges before `last`; −∞ for others and for those from `skipped`.
+def scores_of(score, target, edges, edge, last, heads, slope: tl.constexpr, K: tl.constexpr):
+    """The scores of some edges before `last`; −∞ for others.
 
     They are `score[edge]`, or with a `target`, the row's, leaky_relu(score[source] + target).
     """
-    source = tl.load(edges.indices + edge, mask=edge < last, other=0)
-    mask = ((edge < last) & (source != skipped))[:, None] & (heads < K.WIDTH)[None, :]
+    mask = (edge < last)[:, None] & (heads < K.WIDTH)[None, :]
     if target is None:
         at = edge.to(tl.int64)[:, None] * K.WIDTH + heads[None, :]
         value = tl.load(score + at, mask=mask, other=0).to(K.TOTAL)
     else:
+        source = tl.load(edges.indices + edge, mask=edge < last, other=0)
         at = source.to(tl.int64)[:, None] * K.WIDTH + heads[None, :]
         value = tl.load(score + at, mask=mask, other=0).to(K.TOTAL) + target[None, :]
         value = tl.where(value > 0, value, value * slope)
     return tl.where(mask, value, float("-inf"))
 
 
-@triton.jit(do_not_specialize=["dst_offset"])
-def softmax_rows(
-    score,
-    target,
-    loop_score,
-    slope: tl.constexpr,
-    edges,
-    dst_offset,
-    alpha,
-    result,
-    K: tl.constexpr,
-):
-    """See `EdgeSoftmax`, of which these are the results; a program's columns are heads.
-
-    With loops the edge from source `dst_offset` + v gets 0.
-    """
+@triton.jit
+def softmax_rows(score, target, slope: tl.constexpr, edges, alpha, result, K: tl.constexpr):
+    """See `EdgeSoftmax`, of which these are the results; a program's columns are heads."""
     _, heads, is_head = columns_of(K)
     v = tl.program_id(0)
     first, last = tl.load(edges.indptr + v), tl.load(edges.indptr + v + 1)
@@ -354,26 +320,19 @@ def softmax_rows(
     own = target
     if target is not None:
         own = tl.load(target + own_at, mask=is_head, other=0).to(K.TOTAL)
-    skipped = last * 0 - 1
     top, total = tl.full([K.BLOCK], float("-inf"), K.TOTAL), tl.full([K.BLOCK], 0, K.TOTAL)
-    if loop_score is not None:
-        skipped = (dst_offset + v).to(skipped.dtype)
-        top, total = tl.load(loop_score + own_at, mask=is_head, other=0).to(K.TOTAL), total + 1
-        loop = top
     for start in range(first, last, K.ROWS):
         edge = start + tl.arange(0, K.ROWS)
-        value = scores_of(score, own, edges, edge, last, skipped, heads, slope, K)
+        value = scores_of(score, own, edges, edge, last, heads, slope, K)
         higher = tl.maximum(top, tl.max(value, axis=0))
         base = tl.where(higher == float("-inf"), 0, higher)  # −∞ − −∞ would be NaN
         total = total * tl.exp(top - base) + tl.sum(tl.exp(value - base[None, :]), axis=0)
         top = higher
-    if loop_score is None:  # without in-edges the top is −∞
-        tl.store(result + own_at, top + tl.log(tl.where(total > 0, total, 1)), mask=is_head)
-    else:
-        tl.store(result + own_at, tl.exp(loop - top) / total, mask=is_head)
+    # Without in-edges the top is −∞.
+    tl.store(result + own_at, top + tl.log(tl.where(total > 0, total, 1)), mask=is_head)
     for start in range(first, last, K.ROWS):
         edge = start + tl.arange(0, K.ROWS)
-        value = scores_of(score, own, edges, edge, last, skipped, heads, slope, K)
+        value = scores_of(score, own, edges, edge, last, heads, slope, K)
         at = edge.to(tl.int64)[:, None] * K.WIDTH + heads[None, :]
         mask = (edge < last)[:, None] & is_head[None, :]
         tl.store(alpha + at, tl.exp(value - top[None, :]) / total[None, :], mask=mask)

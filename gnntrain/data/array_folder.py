@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -21,9 +22,14 @@ from gnntrain.data.file_digests import known_checksums
 from gnntrain.data.graph import AnyArray
 from gnntrain.data.summary import Meta
 from gnntrain.errors import RunError
+from gnntrain.limits import available_memory
 
 HEADER_BYTES = 128
 SEAL_FILE = ".verified.json"
+
+# Of pages of 2 MiB a processor reads rows here and there up to a third faster than of 4 KiB. Linux
+# keeps a file in pages as large as the pieces in which it was written or read (ext4 since 6.16).
+_PIECE_BYTES = 1 << 21
 
 # The clock of file systems that hold stores ticks in steps of some milliseconds.
 _CLOCK_STEP_NS = 20_000_000
@@ -85,7 +91,7 @@ class ArrayWriter:
         self._row_shape = row_shape
         self._path = path
         self._num_rows = 0
-        self._file = path.open("wb")
+        self._file = path.open("wb", buffering=_PIECE_BYTES)
         write_header(self._file, self.dtype, (0, *row_shape))
 
     def append(self, rows: AnyArray) -> None:
@@ -94,7 +100,11 @@ class ArrayWriter:
             raise ValueError(f"{self._path.name} does not take {rows.dtype} {rows.shape}")
         self._num_rows += len(rows)
         if rows.size:
-            self._file.write(np.ascontiguousarray(rows).view(np.uint8).data)
+            data = np.ascontiguousarray(rows).view(np.uint8).data.cast("B")
+            while data:
+                left = _PIECE_BYTES - self._file.tell() % _PIECE_BYTES
+                self._file.write(data[:left])
+                data = data[left:]
 
     def close(self) -> ArrayMeta:
         """Write the header and flush to disk; the result has no checksum yet."""
@@ -141,6 +151,12 @@ def write_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) 
 def map_arrays(folder: Path, arrays: Arrays, *, check: bool) -> dict[str, AnyArray]:
     """All arrays of a folder, mapped read-only, with `check` verified; raises `StoreError`."""
     mapped = {name: map_array(folder, array) for name, array in arrays.items()}
+    # Such pages are read whole, which pays where all of them fit into memory.
+    size = sum(array.bytes for array in arrays.values())
+    if hasattr(mmap, "MADV_HUGEPAGE") and 2 * size < available_memory():
+        for array in mapped.values():
+            memory: Any = array.base  # a memmap, and its base is the map
+            memory.base.madvise(mmap.MADV_HUGEPAGE)
     if check:
         verify(folder, arrays)
     return mapped

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import as_tensor
 from gnntrain.compute.selection import SAMPLER, selected
 from gnntrain.config import Config, FeaturesConfig, SamplerConfig
 from gnntrain.config.checks import contradictions
@@ -251,7 +250,8 @@ class LoaderBuilder:
             num_epochs = self._config.features.presample_epochs if placement.num_cached else 0
             for nodes in self._presampled(num_epochs):
                 counts.add(nodes[self._graph.target].cpu().numpy())
-            cached = as_tensor(most_read_nodes(counts.between, placement.num_cached, num_nodes))
+            most_read = most_read_nodes(counts.between, placement.num_cached, num_nodes)
+            cached = torch.from_numpy(most_read)
         return {
             name: place_features(name, rows, placement, self._context, cached)
             for name, rows in stored_rows(self._graph).items()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import Graph, Nodes, NodeType
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.transfer import send, send_all, staging
@@ -25,7 +25,7 @@ _HOST = torch.device("cpu")
 
 def rows_of(nodes: Nodes) -> Tensor:
     """The stored rows of the nodes of one type, in their precision, as views of mapped pages."""
-    rows = as_tensor(nodes.features)
+    rows = torch.from_numpy(nodes.features)
     return rows.view(torch.bfloat16) if nodes.feature_dtype == "bfloat16" else rows
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import EdgeType, Graph, GraphSchema, Int64Array, NodeType
 from gnntrain.sampling.base import SampleKey, Seeds
 from gnntrain.sampling.block import Block, BlockNeeds, Hop, Sample
@@ -108,7 +107,8 @@ class EdgeTensors:
         """
         first, last = ends
         sources = self.indices[first:last]
-        if last - first > _INT32_MAX:  # torch's CSR needs offsets and indices of one type
+        # torch's CSR needs offsets and indices of one type; a model may add a loop a destination.
+        if last - first + stop - start > _INT32_MAX:
             sources = sources.long()
         return Block(
             indptr=(self.indptr[start : stop + 1] - first).to(sources.dtype),
@@ -123,7 +123,7 @@ class EdgeTensors:
         starts, ends = take(self.indptr, nodes), take(self.indptr[1:], nodes)
         if self.indptr.device.type != "cpu":
             return (ends - starts).float()
-        return as_tensor((ends.numpy() - starts.numpy()).astype(np.float32))  # as in `take`
+        return torch.from_numpy((ends.numpy() - starts.numpy()).astype(np.float32))  # as in `take`
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +167,13 @@ class GraphTensors(BatchValues):
             weight = stored.weight if needs.weight else None
             norm = stored.gcn_norm if needs.norm else None
             edges[name] = EdgeTensors(
-                as_tensor(stored.indptr).to(device),
-                as_tensor(stored.indices).to(device) if indices is None else indices,
+                torch.from_numpy(stored.indptr).to(device),
+                torch.from_numpy(stored.indices).to(device) if indices is None else indices,
                 len(graph.nodes[name[0]]),
-                None if norm is None else as_tensor(norm).to(device),
-                None if weight is None else as_tensor(weight).to(device),
+                None if norm is None else torch.from_numpy(norm).to(device),
+                None if weight is None else torch.from_numpy(weight).to(device),
             )
-        targets = as_tensor(graph.labels) if targets is None else targets
+        targets = torch.from_numpy(graph.labels) if targets is None else targets
         # An empty tensor's device has the index that "cuda" stands for.
         device = torch.empty(0, device=device).device
         return cls(graph.schema, edges, targets.to(device), device)
@@ -199,7 +199,7 @@ class GraphTensors(BatchValues):
 def node_seeds(examples: Int64Array, key: SampleKey, values: BatchValues) -> Seeds:
     """The seeds of examples that are nodes of the target type, see `Task.seeds`."""
     del key
-    nodes = as_tensor(examples)
+    nodes = torch.from_numpy(examples)
     return Seeds({values.schema.target: nodes}, values.targets_of(nodes))
 
 

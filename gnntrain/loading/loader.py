@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Int64Array, NodeType
 from gnntrain.distributed.context import rank_range
 from gnntrain.loading.batch import Batch
@@ -221,7 +220,7 @@ class SampledLoader(Loader):
         sampler: Any = self.sampler
         for share, key in self.plan.batches(self._epoch, self._step):
             self._step += 1
-            tensors = as_tensor(share.seeds), sampler.hop_keys(key)
+            tensors = torch.from_numpy(share.seeds), sampler.hop_keys(key)
             yield SeedBatch(share, *send_all(tensors, self.device))
 
     def padded(self, step: SeedBatch) -> Batch:

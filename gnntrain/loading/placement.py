@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.launching import LOAD_BYTES
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import Graph, NodeType
@@ -299,7 +299,7 @@ def place_and_pin(
         indices, rows = None, {}
         try:
             if placement.topology == "pinned":
-                indices = pinned(as_tensor(graph.only_edges.indices), context)
+                indices = pinned(torch.from_numpy(graph.only_edges.indices), context)
             if placement.pins_rows:
                 for node_type, stored in stored_rows(graph).items():
                     rows[node_type] = pinned(stored, context)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gnntrain import devices
-from gnntrain.compute.features import LazyFeatures, addresses_of, as_tensor
+from gnntrain.compute.features import LazyFeatures, addresses_of
 from gnntrain.config import FeaturesConfig
 from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph
@@ -65,7 +65,7 @@ def originals_of(graph: Graph) -> Mapping[NodeType, Tensor]:
     """The original number of each node, int64, of the types whose rows a model learns, where a
     partition has numbered nodes anew."""
     parted = graph.originals if isinstance(graph, PartitionedGraph) else {}
-    return {name: as_tensor(numbers) for name, numbers in parted.items()}
+    return {name: torch.from_numpy(numbers) for name, numbers in parted.items()}
 
 
 class ShardedFeatures(FeatureSource):
@@ -109,7 +109,7 @@ class ShardedFeatures(FeatureSource):
         step = max(1, _FETCH_BYTES // max(1, rows[:1].nbytes))
         for start in range(share.start, share.stop, step):
             some = slice(start, min(start + step, share.stop))
-            fetched = as_tensor(ask_rows(self._caller, self._owners, self.name, nodes[some]))
+            fetched = torch.from_numpy(ask_rows(self._caller, self._owners, self.name, nodes[some]))
             rows[some] = fetched.view(rows.dtype)
         self._context.on_machine.barrier()
         self.cached_rows, self._slots_of = rows, slots_of
@@ -163,11 +163,11 @@ class ShardedFeatures(FeatureSource):
             fetched = []
             for owner, rows in grouped.rows.items():
                 fetched.append(np.arange(len(rows)) + len(matrices) * _PART_ROWS)
-                matrices.append(as_tensor(answers[owner][0]).view(dtype))
+                matrices.append(torch.from_numpy(answers[owner][0]).view(dtype))
             numbers[missing] = grouped.scattered(np.concatenate(fetched))
         selection = LazyFeatures(
             self._like,
-            as_tensor(numbers),
+            torch.from_numpy(numbers),
             parts=addresses_of(matrices, "cpu"),
             part_rows=_PART_ROWS,
             held=tuple(matrices),
@@ -251,7 +251,7 @@ class SharedGraph(BatchValues):
         node_type = of[0] if name == "norm" else of
         call = TARGETS if name == "targets" else _norm_call(of)
         rows = ask_rows(self._exchange, self.owners[node_type], call, ids.numpy())
-        return as_tensor(rows)
+        return torch.from_numpy(rows)
 
     def row_ids(self, sample: Sample) -> Mapping[NodeType, Tensor]:
         """See `BatchValues.row_ids`: the original numbers of nodes whose rows a model learns."""
@@ -284,7 +284,7 @@ class SharedGraph(BatchValues):
         for name, number in numbers.items():
             cached = most_read_nodes(counts[name].between, number, sizes[name], context)
             like, call = rows_of(graph.nodes[name])[:0], f"{ROWS}/{name}"
-            rows = [as_tensor(local).view(like.dtype) for local in self._rows[name]]
+            rows = [torch.from_numpy(local).view(like.dtype) for local in self._rows[name]]
             first, owners = self._local[name].start, self.owners[name]
             source = ShardedFeatures(rows, first, like, owners, exchange, context, call)
             source.cache_by_table(cached)

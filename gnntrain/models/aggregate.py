@@ -12,9 +12,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gnntrain.compute import ops
+from gnntrain.compute.aggregate import Aggregate, AggregateMax, AggregateMaxBackward
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.linear import AggregateLinear, AggregateLinearBackward
+from gnntrain.compute.operator import Sum
 from gnntrain.compute.products import product_type
 from gnntrain.sampling.block import Block
 
@@ -28,7 +29,7 @@ def sampling_scale(block: Block) -> Tensor | None:
     is sampled (Horvitz and Thompson, 1952). None: all in-edges were taken."""
     if block.degree is None:
         return None
-    return block.degree / block.indptr.diff().clamp(min=1)
+    return block.degree.clamp(min=1) / block.indptr.diff().clamp(min=1)
 
 
 def aggregate(source: Tensor | LazyFeatures, block: Block, total: Sum | None) -> Tensor:
@@ -40,10 +41,12 @@ def aggregate(source: Tensor | LazyFeatures, block: Block, total: Sum | None) ->
     """
     if isinstance(source, Tensor):
         return _aggregate(source, block, total)
-    rows, dtype = source.arguments(), torch.float32
+    out: Tensor
     if total is None:
-        return ops.aggregate_max(*rows, *block.edges, dtype, False)[0]  # type: ignore[no-any-return]
-    return ops.aggregate(*rows, *block.edges, *total, "none", dtype)  # type: ignore[no-any-return]
+        out, _ = AggregateMax(source, block.edges, torch.float32, False).run()
+    else:
+        out = Aggregate(source, block.edges, total, torch.float32).run()
+    return out
 
 
 class _Aggregate(torch.autograd.Function):
@@ -53,12 +56,12 @@ class _Aggregate(torch.autograd.Function):
         out: Tensor
         if total is None:
             rows = rows.contiguous()
-            features, counts = LazyFeatures(rows).arguments(), ctx.needs_input_grad[0]
-            out, ties = ops.aggregate_max(*features, *block.edges, rows.dtype, counts)
+            given = LazyFeatures(rows), block.edges, rows.dtype
+            out, ties = AggregateMax(*given, ctx.needs_input_grad[0]).run()
             ctx.save_for_backward(rows, out, ties)
         else:
-            features = LazyFeatures.of(rows).arguments()
-            out = ops.aggregate(*features, *block.edges, *total, "none", rows.dtype)
+            features = LazyFeatures.of(rows)
+            out = Aggregate(features, block.edges, total, rows.dtype).run()
         return out
 
     @staticmethod
@@ -66,8 +69,8 @@ class _Aggregate(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         if ctx.total is not None:
             return source_gradient(grad, ctx.block, ctx.total, grad.dtype), None, None
-        of_maximum = grad.contiguous(), *ctx.saved_tensors, *ctx.block.transposed()
-        return ops.aggregate_max_backward(*of_maximum), None, None
+        of_maximum = grad.contiguous(), *ctx.saved_tensors, ctx.block.transposed()
+        return AggregateMaxBackward(*of_maximum).run(), None, None
 
 
 def source_gradient(
@@ -76,9 +79,12 @@ def source_gradient(
     """The gradient of the source rows behind a sum over a block, `[num_src, F]` in `dtype`, from
     that of the sums, float `[num_dst, F]`; with `has_root` `[num_dst, 2F]`, whose second half is
     the gradient of the destinations' own rows."""
-    features, root = LazyFeatures.of(grad).arguments(), "added" if has_root else "none"
-    over = *block.transposed(), *total.transposed()
-    return ops.aggregate(*features, *over, root, dtype)  # type: ignore[no-any-return]
+    of_sums, of_own = grad.chunk(2, dim=1) if has_root else (grad, None)
+    over = block.transposed(), total.transposed()
+    out: Tensor = Aggregate(LazyFeatures.of(of_sums), *over, dtype).run()
+    if of_own is not None:
+        out[block.dst_offset : block.dst_offset + block.num_dst] += of_own
+    return out
 
 
 class LinearTerm(NamedTuple):
@@ -178,14 +184,14 @@ class _Sums(torch.autograd.Function):
             out: Any = None
             if is_one:
                 block: Any = terms[-1].block
-                lazy, over = features[terms[0].source], (*block.edges, *terms[-1].total)
-                root = "beside" if len(terms) > 1 else "none"
+                over = features[terms[0].source], block.edges, terms[-1].total
+                root = len(terms) > 1
                 weight = torch.cat(weights[::-1], dim=1)
                 kept = {} if terms[-1].kept is None else terms[-1].kept
                 known = kept.get(dtype)
                 keep = known is None and any(ctx.needs_input_grad)
-                layer = weight, bias, root, dropout, keep, known
-                out, inputs = ops.aggregate_linear(*lazy.arguments(), *over, *layer)
+                given = *over, weight, bias, root, dropout, keep, known
+                out, inputs = AggregateLinear(*given).run()
                 if known is not None:
                     inputs = known
                 elif keep:
@@ -200,8 +206,7 @@ class _Sums(torch.autograd.Function):
                     elif dtype in kept:
                         inputs = kept[dtype]
                     else:
-                        over = *term.block.edges, *term.total, "none", dtype
-                        inputs = ops.aggregate(*lazy.arguments(), *over)
+                        inputs = Aggregate(lazy, term.block.edges, term.total, dtype).run()
                         kept[dtype] = inputs
                     if out is None:
                         out = torch.addmm(bias, inputs, weight.t())
@@ -219,9 +224,8 @@ class _Sums(torch.autograd.Function):
         rows: list[Tensor | None] = [None] * number
         if ctx.is_one:
             *own, term = ctx.parts[0].terms
-            grad_inputs, weight_grad, bias_grad = ops.aggregate_linear_backward(
-                grads[0], *ctx.saved_tensors, ctx.dropout, types[-1], needs[term.source]
-            )
+            given = grads[0], *ctx.saved_tensors, ctx.dropout, types[-1], needs[term.source]
+            grad_inputs, weight_grad, bias_grad = AggregateLinearBackward(*given).run()
             if needs[term.source]:
                 of = term.block, term.total, types[term.source], bool(own)
                 rows[term.source] = source_gradient(grad_inputs, *of)

@@ -6,12 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from gnntrain.compute import ops
+from gnntrain.compute.aggregate import Aggregate
+from gnntrain.compute.attention import (
+    AttentionBackward,
+    EdgeSoftmax,
+    PairScores,
+    PairScoresBackward,
+)
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.compute.reference import by_head, exact_type
 from gnntrain.models.dropout import dropout as drop
 from gnntrain.sampling.block import Block
@@ -25,13 +30,9 @@ def attend(
     dropout: float,
     score: Tensor | None = None,
     target: Tensor | None = None,
-    loop: Tensor | None = None,
-    adds_loops: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The sum of the rows of each destination's in-neighbours, by a softmax of the edges' scores.
-
-    With extra loops a destination attends to itself, too, exactly once: self loops in the data get
-    the weight 0. The softmax is computed in float32 or finer.
+    """The sum of the rows of each destination's in-neighbours, by a softmax of the edges' scores,
+    which is computed in float32 or finer.
 
     Args:
         block: The edges.
@@ -42,22 +43,20 @@ def attend(
         score: float `[num_edges, H]`, the edges' scores; or else `target`.
         target: float `[num_dst, H]`: a score is leaky_relu(part(u) + target[v], slope) (GAT's), and
             the part of a source stands behind its row.
-        loop: float `[num_dst, H]`, the scores of extra loops beside `score`.
-        adds_loops: Whether there are extra loops beside `target`.
 
     Returns:
         `[num_dst, H·C]`, and `[num_dst, H]`: log Σ exp(score), −∞ for a destination without
-        in-edges; with extra loops their weights, without gradients.
+        in-edges.
     """
-    scores = score, target, loop
+    scores = score, target
     dtype = exact_type(*[part.dtype for part in scores if part is not None])
     converted = [None if part is None else part.to(dtype).contiguous() for part in scores]
-    return _attend(rows, *converted, (adds_loops, slope, dropout, block))
+    return _attend(rows, *converted, slope, dropout, block)
 
 
 def by_relation(attended: Sequence[tuple[Tensor, Tensor]], heads: int) -> Tensor:
     """The rows of each relation by head, `[R, num_dst, H, C]`, by one softmax over all relations,
-    from the results of `attend` for each, without extra loops."""
+    from the results of `attend` for each."""
     rows = torch.stack([by_head(part, heads) for part, _ in attended])
     if len(attended) == 1:
         return rows
@@ -73,40 +72,31 @@ class _Attend(torch.autograd.Function):
         rows: Tensor,
         score: Tensor | None,
         target: Tensor | None,
-        loop: Tensor | None,
-        how: tuple[bool, float, float, Block],
+        slope: float,
+        dropout: float,
+        block: Block,
     ) -> tuple[Tensor, Tensor]:
-        features, (adds_loops, slope, dropout, block) = rows, how
+        features, scores = rows, score
         if target is not None:
             features, parts = rows.tensor_split([rows.shape[1] - target.shape[1]], dim=1)
-            score = parts.to(target.dtype).contiguous()
-            if adds_loops:
-                own = score[block.dst_offset : block.dst_offset + block.num_dst]
-                loop = F.leaky_relu(own + target, slope)
-        alpha, second = ops.edge_softmax(score, target, loop, slope, *block.edges)
-        weight, loop_alpha, loop_weight = drop(alpha, dropout), None, None
-        if loop is not None:
-            loop_alpha, loop_weight = second, drop(second, dropout)
-            ctx.mark_non_differentiable(second)
-        lazy, total = LazyFeatures.of(features).arguments(), Sum(weight, loop=loop_weight)
-        out = ops.aggregate(*lazy, *block.edges, *total, "none", rows.dtype)
-        ctx.save_for_backward(rows, out, alpha, weight, loop_alpha, loop_weight, target)
+            scores = parts.to(target.dtype).contiguous()
+        assert scores is not None  # by edge or by node
+        alpha, log_sum = EdgeSoftmax(scores, target, slope, block.edges).run()
+        weight, lazy = drop(alpha, dropout), LazyFeatures.of(features)
+        out = Aggregate(lazy, block.edges, Sum(weight), rows.dtype).run()
+        ctx.save_for_backward(rows, out, alpha, weight, target)
         ctx.slope, ctx.block = slope, block
-        return out, second
+        return out, log_sum
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, log_grad: Tensor) -> tuple[Tensor | None, ...]:
-        block: Block = ctx.block
-        *saved, target = ctx.saved_tensors
-        has_loops = saved[-1] is not None
-        arguments = None if has_loops else log_grad, target, ctx.slope
-        rows_grad, scores_grad, loop_grad = ops.attention_backward(
-            grad, *saved, *arguments, *block.edges, *block.transposed()
-        )
-        if target is not None:
-            return rows_grad, None, scores_grad, None, None
-        return rows_grad, scores_grad, None, loop_grad if has_loops else None, None
+        rows, out, alpha, weight, target = ctx.saved_tensors
+        given = grad, rows, out, alpha, weight, log_grad, target, ctx.slope
+        back = ctx.block.transposed()
+        rows_grad, scores_grad = AttentionBackward(*given, ctx.block.edges, back).run()
+        scores = (scores_grad, None) if target is None else (None, scores_grad)
+        return rows_grad, *scores, None, None, None
 
 
 class _PairScore(torch.autograd.Function):
@@ -127,7 +117,7 @@ class _PairScore(torch.autograd.Function):
     ) -> Tensor:
         if att is not None:
             left, right, att = left.contiguous(), right.contiguous(), att.contiguous()
-        score: Tensor = ops.pair_scores(left, right, att, heads, slope, *block.edges)
+        score: Tensor = PairScores(left, right, att, heads, slope, block.edges).run()
         ctx.save_for_backward(left, right, att)
         ctx.slope, ctx.block = slope, block
         return score
@@ -139,12 +129,12 @@ class _PairScore(torch.autograd.Function):
         edges, back = ctx.block.edges, ctx.block.transposed()
         if att is not None:
             parts = left, right, att, ctx.slope
-            *grads, att_grad = ops.pair_scores_backward(grad, *parts, *edges, *back)
+            *grads, att_grad = PairScoresBackward(grad, *parts, edges, back).run()
             return None, *grads, None, None, att_grad
         grads = []
         for rows, by, like in ((right, back, left), (left, edges, right)):
-            features = LazyFeatures.of(rows).arguments()
-            grads.append(ops.aggregate(*features, *by, *Sum(grad), "none", like.dtype))
+            features = LazyFeatures.of(rows)
+            grads.append(Aggregate(features, by, Sum(grad), like.dtype).run())
         return None, *grads, None, None, None
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.compute.reference import exact_type
 from gnntrain.data.graph import EDGE, NODE, EdgeType, GraphSchema, NodeType
 from gnntrain.models import aggregate as agg
@@ -138,17 +138,17 @@ class LinearConv(HeteroConv):
         type, for the columns that it reads."""
         raise NotImplementedError
 
-    def total(self, block: Block, dtype: torch.dtype) -> Sum:
-        """The sum or mean over a block of rows of a type."""
+    def total(self, block: Block, dtype: torch.dtype) -> tuple[Block, Sum]:
+        """The sum or mean over a block of rows of a type, and the edges that it is over."""
         is_mean = self.reduce == "mean"
         scale = block.edges.shares(exact_type(dtype)) if is_mean else agg.sampling_scale(block)
-        return Sum(scale=scale)
+        return block, Sum(scale=scale)
 
     def aggregated(self, source: Rows, block: Block) -> Tensor:
         """The aggregates of a block's in-neighbours, `[num_dst, F]`."""
         dtype = (source if isinstance(source, Tensor) else source.rows).dtype
-        total = None if self.reduce == "max" else self.total(block, dtype)
-        return agg.aggregate(source, block, total)
+        over = (block, None) if self.reduce == "max" else self.total(block, dtype)
+        return agg.aggregate(source, *over)
 
     def on_hop(
         self,
@@ -178,7 +178,7 @@ class LinearConv(HeteroConv):
         terms = [] if weight is None else [own]
         for edge, block in blocks.items():
             weight, source = self.relation_weight(edge), inputs.index(edge[0])
-            total = self.total(block, weight.dtype)
+            block, total = self.total(block, weight.dtype)
             kept, is_constant = None, isinstance(h[edge[0]], LazyFeatures)
             # Compiled code must not change anything outside.
             if is_constant and block.aggregates is not None and not torch.compiler.is_compiling():

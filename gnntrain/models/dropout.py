@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnntrain.compute import ops, selection
+from gnntrain.compute import linear, selection
 
 
 class Dropout(nn.Dropout):
@@ -36,7 +36,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        out, key = ops.dropout(x, p, None)
+        out, key = linear.Dropout(x, p, None).run()
         ctx.save_for_backward(key)
         ctx.p = p
         return out  # type: ignore[no-any-return]  # operators have no types
@@ -45,7 +45,7 @@ class _Dropout(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (key,) = ctx.saved_tensors
-        return ops.dropout(grad, ctx.p, key)[0], None
+        return linear.Dropout(grad, ctx.p, key).run()[0], None
 
 
 _dropout: Callable[..., Tensor] = _Dropout.apply

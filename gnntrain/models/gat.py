@@ -31,11 +31,11 @@ class BlockGATConv(HeteroConv, plain.GATLayer):
 
     def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         (block,), (z,) = blocks.values(), sources.values()
-        out, _ = self.attend(block, z, h_dst, loops=True)
+        out, _ = self.attend(block.cached("self_loops", block.with_self_loops), z, h_dst)
         bias: Tensor = self.bias
         return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 
-    def attend(self, block: Block, z: Any, x_dst: Tensor, loops: bool) -> tuple[Tensor, Tensor]:
+    def attend(self, block: Block, z: Any, x_dst: Tensor) -> tuple[Tensor, Tensor]:
         """See `attention.attend`; `z` is from `transform`, `x_dst` the layer's input for the
         destinations."""
         lin = self.lin if self.lin_dst is None else self.lin_dst
@@ -43,7 +43,6 @@ class BlockGATConv(HeteroConv, plain.GATLayer):
             block,
             z,
             target=F.linear(x_dst, self._score_weight(lin, self.att_dst)),
-            adds_loops=loops,
             slope=self.negative_slope,
             dropout=self.dropout if self.training else 0.0,
         )

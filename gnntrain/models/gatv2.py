@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from gnntrain.compute.reference import by_head
@@ -25,14 +24,11 @@ class BlockGATv2Conv(HeteroConv, plain.GATv2Layer):
     def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         (block,), (z,) = blocks.values(), sources.values()
         assert isinstance(z, Tensor)  # of `transform`
-        right: Tensor = self.lin_r(h_dst)
-        att = self.att.squeeze(0)
-        z_dst = z[block.dst_offset : block.dst_offset + block.num_dst]
-        # Before `pair_score`: torch.compile loses a float that an autograd.Function reads first.
-        pair = F.leaky_relu(z_dst + right, self.negative_slope).view(-1, *att.shape)
-        loop, dropout = (pair * att).sum(-1), self.dropout if self.training else 0.0
+        block = block.cached("self_loops", block.with_self_loops)
+        right, att = self.lin_r(h_dst), self.att.squeeze(0)
         score = pair_score(block, z, right, self.heads, self.negative_slope, att)
-        out, _ = attend(block, z, score=score, loop=loop, slope=1.0, dropout=dropout)
+        dropout = self.dropout if self.training else 0.0
+        out, _ = attend(block, z, score=score, slope=1.0, dropout=dropout)
         bias: Tensor = self.bias
         return (out if self.concat else by_head(out, self.heads).mean(1)) + bias
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.data.graph import EdgeType, NodeType
 from gnntrain.models import plain
 from gnntrain.models.aggregate import sampling_scale
@@ -29,16 +29,24 @@ class BlockGCNConv(LinearConv, plain.GCNLayer):
     def root(self, node_type: NodeType) -> tuple[Any, Tensor]:  # noqa: ARG002
         return None, self.bias
 
-    def total(self, block: Block, dtype: torch.dtype) -> Sum:  # noqa: ARG002
-        assert block.norm is not None  # see `needs`
-        norm, dst = block.norm, slice(block.dst_offset, block.dst_offset + block.num_dst)
-        loop_weight: Tensor | float = 1.0
-        if norm.ndim == 2:
-            loop_weight, norm = norm[dst, 1], norm[:, 0].contiguous()
-        norm_dst, scale = norm[dst], sampling_scale(block)
-        scale = norm_dst if scale is None else norm_dst * scale
-        loop = norm_dst.square() * loop_weight
-        return Sum(block.weight, norm, scale, loop, skip_own=True)
+    def total(self, block: Block, dtype: torch.dtype) -> tuple[Block, Sum]:  # noqa: ARG002
+        found: tuple[Block, Sum] = block.cached("gcn", lambda: _normalised(block))
+        return found
+
+
+def _normalised(block: Block) -> tuple[Block, Sum]:
+    """The block with self loops, and the sum over it."""
+    assert block.norm is not None  # see `BlockGCNConv.needs`
+    norm, dst = block.norm, slice(block.dst_offset, block.dst_offset + block.num_dst)
+    loop_weight = None
+    if norm.ndim == 2:
+        loop_weight, norm = norm[dst, 1], norm[:, 0].contiguous()
+    scale, sampled = norm[dst], sampling_scale(block)
+    if sampled is not None:  # A self loop is never left out.
+        loop_weight = (1 if loop_weight is None else loop_weight) / sampled
+        scale = scale * sampled
+    block = block.with_self_loops(loop_weight)
+    return block, Sum(block.weight, norm, scale)
 
 
 class GCN(GNN):

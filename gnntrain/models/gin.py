@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.config.types import OneOrMore
 from gnntrain.data.graph import EdgeType
 from gnntrain.models import plain

@@ -20,7 +20,7 @@ class BlockRGATConv(plain.RGATLayer, conv.HeteroConv):
 
     def on_blocks(self, blocks: Blocks, sources: Sources, h_dst: Tensor) -> Tensor:
         attended = [
-            self.relations[edge].attend(block, sources[edge], h_dst, loops=False)
+            self.relations[edge].attend(block, sources[edge], h_dst)
             for edge, block in blocks.items()
         ]
         total = by_relation(attended, self.heads).sum(0)

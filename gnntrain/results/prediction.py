@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.atomic_io import atomic_write
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.config import Config
 from gnntrain.config.problems import did_you_mean
 from gnntrain.data.graph import SPLITS, AnyArray, Int64Array
@@ -184,7 +184,7 @@ class Result:
         step = max(1, _CHUNK_NUMBERS // sum(max(1, len(c.titles)) for c in self.columns))
         for start in range(0, self.num_rows, step):
             places = np.arange(start, min(start + step, self.num_rows))
-            yield as_tensor(places if isinstance(self.nodes, int) else self.nodes[places])
+            yield torch.from_numpy(places if isinstance(self.nodes, int) else self.nodes[places])
 
 
 def _write_array(file: IO[bytes], result: Result, number: int = 1) -> None:

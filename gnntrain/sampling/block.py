@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnntrain.compute import ops
-from gnntrain.compute.ops import Edges
+from gnntrain.compute.operator import Edges
+from gnntrain.compute.rows import AddSelfLoops, Transpose
 from gnntrain.data.graph import EdgeType, NodeType
 
 
@@ -24,7 +24,7 @@ class Block:
     destinations are the range that starts at `dst_offset`. Source `dst_offset + i` is therefore
     always the same node as destination `i`.
 
-    On a GPU a block may be padded, so that its tensors keep their sizes from batch to batch:
+    A block may be padded, on a GPU so that its tensors keep their sizes from batch to batch:
     `indices` longer than `indptr[-1]` (and 0 there), the last destinations without in-edges, the
     last sources without out-edges.
 
@@ -74,17 +74,50 @@ class Block:
         """As operators take them."""
         return Edges(self.indptr, self.indices, None, self.dst_offset, self.max_in_edges)
 
-    def transposed(self) -> Edges:
-        """The out-edges of every source, whose destinations are this block's sources; cached."""
-        back: Edges | None = self.derived.get("transposed")
-        if back is None:
-            indptr, indices, edge_ids = ops.transpose(self.indptr, self.indices, self.num_src)
-            back = Edges(indptr, indices, edge_ids, -self.dst_offset)
+    def cached(self, name: str, make: Callable[[], Any]) -> Any:
+        """What depends on the block alone; `make` gives it at the first call."""
+        value = self.derived.get(name)
+        if value is None:
+            value = make()
             # torch.compile traces backward passes, which must not change anything outside; it
             # merges equal calls by itself.
             if not torch.compiler.is_compiling():
-                self.derived["transposed"] = back
+                self.derived[name] = value
+        return value
+
+    def transposed(self) -> Edges:
+        """The out-edges of every source, whose destinations are this block's sources; cached."""
+
+        def make() -> Edges:
+            return Edges(*Transpose(self.indptr, self.indices, self.num_src).run())
+
+        back: Edges = self.cached("transposed", make)
         return back
+
+    def with_self_loops(self, loop_weight: Tensor | None = None) -> Block:
+        """The edges with exactly one self loop of each destination, the last of its edges; others
+        in the data are left out, as by PyG's `remove_self_loops` and `add_self_loops`.
+
+        Of a block with weights, or given those of the loops, float32 `[num_dst]`, all edges have
+        weights; where one of both lacks, 1.
+        """
+        edges = AddSelfLoops(self.indptr, self.indices, self.dst_offset)
+        indptr, indices, edge_ids = edges.run()
+        weight, most = None, self.max_in_edges
+        if self.weight is not None or loop_weight is not None:
+            ones = torch.ones(len(indices), device=indices.device)
+            of_edges = ones[: self.num_edges] if self.weight is None else self.weight
+            of_loops = ones[self.num_edges :] if loop_weight is None else loop_weight
+            weight = torch.cat([of_edges, of_loops]).index_select(0, edge_ids)
+        return Block(
+            indptr,
+            indices,
+            self.num_src,
+            self.dst_offset,
+            weight,
+            max_in_edges=None if most is None else most + 1,
+            aggregates=self.aggregates,
+        )
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ from torch_geometric.distributed import LocalGraphStore
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.sampler.base import HeteroSamplerOutput
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import EdgeType, FusedCSC, NodeType
 from gnntrain.errors import UserError
 from gnntrain.sampling.base import FanOuts, FanOutScope, SampleKey, Sampler, Seeds
@@ -173,7 +172,9 @@ def shared_graph(edges: FusedCSC) -> LocalGraphStore:
             # pyg-lib reads offsets, indices and seeds of one type.
             narrow = with_pyg_lib and indptr[-1] <= np.iinfo(np.int32).max
             dtype = indices.dtype if narrow else np.dtype(np.int64)
-            tensors = [as_tensor(array.astype(dtype, copy=False)) for array in (indices, indptr)]
+            tensors = (
+                torch.from_numpy(part.astype(dtype, copy=False)) for part in (indices, indptr)
+            )
             size = edges.num_nodes[name[0]], edges.num_nodes[name[2]]
             graph.put_edge_index(tuple(tensors), name if has_types else None, "csc", size=size)
     return graph

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gnntrain.compute.examples import awkward_inputs
-from gnntrain.compute.ops import OPERATORS
+from gnntrain.compute.operator import OPERATORS
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.loading.pinned import PinningError, device_addresses, empty_pinned

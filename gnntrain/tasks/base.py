@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import AnyArray, Graph, Int64Array
 from gnntrain.devices import float_type
 from gnntrain.distributed.context import DistributedContext
@@ -227,7 +226,7 @@ class NodeTask:
     @property
     def targets(self) -> Tensor:
         """See `Task.targets`: the graph's labels."""
-        return as_tensor(self._graph.labels)
+        return torch.from_numpy(self._graph.labels)
 
     def judge(
         self, split: str, computed: Sequence[ComputedRows], context: DistributedContext
@@ -240,12 +239,12 @@ class NodeTask:
             found: list[SplitSlice] = []
             for part in computed:
                 is_here = (nodes >= part.nodes.start) & (nodes < part.nodes.stop)
-                rows = as_tensor(nodes[is_here] - part.nodes.start)
+                rows = torch.from_numpy(nodes[is_here] - part.nodes.start)
                 of_part = part.outputs[rows.to(part.outputs.device)]
                 # Metrics compute in float64; only what lies in host memory is gathered.
                 if context.world_size > 1 or float_type(of_part.device) != torch.float64:
                     of_part = of_part.cpu()
-                positions = as_tensor(np.flatnonzero(is_here))
+                positions = torch.from_numpy(np.flatnonzero(is_here))
                 targets = part.targets[rows].to(of_part.device)
                 found.append(SplitSlice(positions, of_part, targets))
             yield SplitSlice.joined(found, self)

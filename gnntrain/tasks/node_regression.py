@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import Graph
 from gnntrain.data.targets import TargetScale
 from gnntrain.devices import accelerator, float_type
@@ -71,7 +70,7 @@ class NodeRegression(NodeTask):
     @property
     def targets(self) -> Tensor:
         """float `[num_nodes, num_outputs]` in their own units, NaN where one is missing."""
-        targets = as_tensor(self._graph.labels)
+        targets = torch.from_numpy(self._graph.labels)
         return targets.float() if accelerator() == "mps" else targets  # which has no float64
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

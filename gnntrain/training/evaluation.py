@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import SPLITS, AnyArray, Graph
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.loading.loader import Loader
@@ -110,7 +110,7 @@ class Inferred:
     def probabilities(self) -> Tensor:
         """float32 `[num_nodes, num_classes]`: a column for each of `classes`."""
         self._refuse_regression("probabilities")
-        return as_tensor(self.columns("probabilities").columns[0].values(self.outputs))
+        return torch.from_numpy(self.columns("probabilities").columns[0].values(self.outputs))
 
     @property
     def classes(self) -> Any:
@@ -142,7 +142,7 @@ class Inferred:
 
 
 def _tensor(values: AnyArray) -> Tensor | AnyArray:
-    return values if values.dtype.kind == "U" else as_tensor(values)
+    return values if values.dtype.kind == "U" else torch.from_numpy(values)
 
 
 def exact_metrics(

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.data.graph import EdgeType, Graph, Int64Array, NodeType
 from gnntrain.data.partitioned_graph import Part, PartitionedGraph
 from gnntrain.distributed.owners import answers_of
@@ -101,10 +102,10 @@ class GraphAccess(ABC):
             edges = self._edges_on_device.edges[edge_type]
         else:
             edges = EdgeTensors(
-                as_tensor(stored.indptr),
-                as_tensor(stored.indices),
+                torch.from_numpy(stored.indptr),
+                torch.from_numpy(stored.indices),
                 self.schema.num_nodes[edge_type[0]],
-                weight=None if weight is None else as_tensor(weight),
+                weight=None if weight is None else torch.from_numpy(weight),
             )
         ends = int(stored.indptr[a - first]), int(stored.indptr[b - first])
         block = edges.in_edges(a - first, b - first, ends)
@@ -121,7 +122,7 @@ class GraphAccess(ABC):
         for part, rows in zip(self._parts, self._computed[target], strict=True):
             first, some = part.ranges[target].start, slice(rows.start, rows.stop)
             nodes = range(first + rows.start, first + rows.stop)
-            targets = as_tensor(part.graph.labels) if self.is_partitioned else task.targets
+            targets = torch.from_numpy(part.graph.labels) if self.is_partitioned else task.targets
             of_rank = outputs[nodes.start - start : nodes.stop - start]
             yield ComputedRows(nodes, of_rank, targets[some])
 
@@ -184,7 +185,7 @@ class WholeGraph(GraphAccess):
         if self._norm is None:
             norm = self.graph.only_edges.gcn_norm
             assert norm is not None, "every graph of one type has it"
-            self._norm = as_tensor(norm).to(self.context.device)
+            self._norm = torch.from_numpy(norm).to(self.context.device)
         return self._norm if nodes is None else self._norm[nodes]
 
     def publish(self, node_type: NodeType, name: str, matrix: Tensor) -> Tensor:

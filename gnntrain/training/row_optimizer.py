@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.optim.sgd import sgd
 
-from gnntrain.compute import ops
+from gnntrain.compute.rows import AdamRows
 from gnntrain.config import TrainerConfig
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.models.embedding import EmbeddingTable, RowGradient
@@ -94,8 +94,11 @@ class RowOptimizer(optim.Optimizer):
             state["step"] += 1
             is_decoupled = self._kind == "adamw"
             corrections = [1 - beta ** float(state["step"]) for beta in _BETAS]
-            ops.adam_rows(
-                *matrices,
+            weight, exp_avg, exp_avg_sq = matrices
+            AdamRows(
+                weight,
+                exp_avg,
+                exp_avg_sq,
                 nodes,
                 rows.grad,
                 *_BETAS,
@@ -104,7 +107,7 @@ class RowOptimizer(optim.Optimizer):
                 step_size=lr / corrections[0],
                 root=math.sqrt(corrections[1]),
                 eps=_EPS,
-            )
+            ).run()
         self._forget()
 
     def _forget(self) -> None:

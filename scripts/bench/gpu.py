@@ -32,7 +32,7 @@ from rich.table import Table
 from torch import Tensor
 
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task, training_plan
-from gnntrain.compute.features import LazyFeatures, as_tensor
+from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.selection import select
 from gnntrain.config import Config, from_dict
 from gnntrain.data.graph import EDGE, NODE, Int64Array
@@ -261,7 +261,7 @@ def _sampling(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]:
     batches = bench.batches()
 
     def draw(turn: int, step: int) -> int:
-        seeds = Seeds({NODE: as_tensor(batches[step])}, NO_TARGETS)
+        seeds = Seeds({NODE: torch.from_numpy(batches[step])}, NO_TARGETS)
         drawn = sampler.sample(seeds, SampleKey(0, turn, step))
         return sum(drawn.num_sampled_edges[EDGE])
 
@@ -288,7 +288,8 @@ def _wholegraph(bench: Bench, rounds: int) -> tuple[list[float], dict[str, Any]]
     fan_outs, store = bench.config.sampler.fan_outs, bench.store
     assert isinstance(fan_outs, tuple)  # the same of all edge types
     edges = store.only_edges
-    arrays = as_tensor(edges.indptr), as_tensor(edges.indices), rows_of(store.nodes[NODE])
+    indptr, indices = map(torch.from_numpy, (edges.indptr, edges.indices))
+    arrays = indptr, indices, rows_of(store.nodes[NODE])
     peer = wholegraph.WholeGraph(*arrays)
     rates, notes = _gathering_rates(
         bench, rounds, arrays[1].dtype, lambda seeds, _: peer.draw(seeds, fan_outs)

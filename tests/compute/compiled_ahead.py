@@ -18,7 +18,7 @@ import torch
 from gnntrain.compute import launching
 from gnntrain.compute import triton_kernels as compute_kernels
 from gnntrain.compute.examples import Inputs, awkward_inputs
-from gnntrain.compute.ops import OPERATORS
+from gnntrain.compute.operator import OPERATORS
 from gnntrain.data.graph import EDGE, NODE, FusedCSC
 from gnntrain.sampling import gpu, triton_kernels
 from gnntrain.sampling.base import SampleKey

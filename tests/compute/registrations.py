@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnntrain.compute import ops
-from gnntrain.compute.operator import called_flat
+from gnntrain.compute.operator import OPERATORS, called_flat
 from gnntrain.compute.selection import KernelChoice, Kernels, select, selected
 from tests.compute.devices import NEEDS_GPU, NEEDS_INTERPRETER
 
@@ -54,7 +53,7 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         self.numel: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        operator = ops.OPERATORS.get(func.name().removeprefix("gnntrain::"))
+        operator = OPERATORS.get(func.name().removeprefix("gnntrain::"))
         if operator is not None:
             with self:
                 return called_flat(operator, operator.cpu)(*args)

@@ -19,7 +19,7 @@ from gnntrain.compute import kernels
 from gnntrain.compute.aggregate import Aggregate
 from gnntrain.compute.compiling import compile_kernels_beside
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Edges, Sum
+from gnntrain.compute.operator import Edges, Sum
 
 compile_kernels_beside(torch.float32)
 processes = list(jit._compiling.values())
@@ -28,7 +28,7 @@ if sys.argv[1] == "killed":
 rows = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
 indptr, indices = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
 edges, total = Edges(indptr, indices), Sum(scale=torch.tensor([0.5]))
-print(Aggregate(LazyFeatures(rows), edges, total, "none", torch.float32).cpu().tolist())
+print(Aggregate(LazyFeatures(rows), edges, total, torch.float32).cpu().tolist())
 stats = kernels.reduce_rows.stats
 hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
 print(len(processes), hits, misses, flush=True)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from gnntrain.compute import launching, ops, reference
+from gnntrain.compute import launching, reference
 from gnntrain.compute.aggregate import Aggregate, AggregateMax
 from gnntrain.compute.examples import awkward_inputs
 from gnntrain.compute.features import LazyFeatures
 from gnntrain.compute.operator import OPERATORS, Edges, Operator, Sum
+from gnntrain.compute.rows import AdamRows
 from gnntrain.compute.selection import KernelChoice, select
 from gnntrain.models.dropout import dropout
 from tests.compute.registrations import LargestTensor, each_registration, registered
@@ -70,11 +71,7 @@ def examples(name: str, options: str, dtype: torch.dtype) -> list[Operator]:
 
 def dispatched(example: Operator) -> list[Tensor]:
     """What torch's dispatcher has computed."""
-    flat: list[Any] = []
-    for value in vars(example).values():
-        is_lazy = isinstance(value, LazyFeatures)
-        flat += value.arguments() if is_lazy else value if isinstance(value, tuple) else [value]
-    return tensors(getattr(ops, example.name)(*flat))
+    return tensors(example.run())
 
 
 def tensors(results: Any) -> list[Tensor]:
@@ -208,7 +205,7 @@ def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> No
     given = Edges(*edges, dst_offset=5)
     total = Sum(weight, scale=given.shares(torch.float32))
     with LargestTensor(rows) as record:
-        mean = Aggregate(features, given, total, "beside", torch.float32).reference()
+        mean = Aggregate(features, given, total, torch.float32, True).reference()
         top, _ = AggregateMax(features, given, torch.float32, True).reference()
     assert record.numel < 1000
     source = (rows if nodes is None else rows.flip(0)).float()
@@ -222,7 +219,7 @@ def test_a_few_edges_do_not_copy_all_rows(dtype: torch.dtype, named: bool) -> No
 def test_features_of_no_column_have_sums_and_maxima_of_none(dtype: torch.dtype) -> None:
     features = LazyFeatures(torch.empty(5, 0, dtype=dtype))
     edges = Edges(torch.tensor([0, 2, 3]), torch.tensor([4, 0, 1]))
-    assert Aggregate(features, edges, Sum(), "beside", dtype).reference().shape == (2, 0)
+    assert Aggregate(features, edges, Sum(), dtype, True).reference().shape == (2, 0)
     assert AggregateMax(features, edges, dtype, True).reference()[0].shape == (2, 0)
 
 
@@ -267,9 +264,9 @@ def test_adam_changes_the_named_rows_as_torchs_adam_does(
     optimizer.step()
     decay, l2 = (0.98, 0.0) if kind is torch.optim.AdamW else (1.0, 0.2)
     step_size, root = 0.1 / (1 - 0.9**2), math.sqrt(1 - 0.999**2)  # of the second step
-    moved = [matrix.to(device) for matrix in matrices]
-    given = nodes.to(device), gradients[1].to(device)
-    ops.adam_rows(*moved, *given, 0.9, 0.999, decay, l2, step_size, root, 1e-8)
+    first, second, third = moved = [matrix.to(device) for matrix in matrices]
+    given = first, second, third, nodes.to(device), gradients[1].to(device)
+    AdamRows(*given, 0.9, 0.999, decay, l2, step_size, root, 1e-8).run()
     known = rows, state["exp_avg"], state["exp_avg_sq"]
     for found, old, new in zip(moved, before, known, strict=True):
         old[nodes] = new.detach()

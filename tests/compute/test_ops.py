@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.compute import ops
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.compute.reference import by_head
+from gnntrain.compute.rows import Transpose
 from gnntrain.models.aggregate import aggregate
 from gnntrain.models.attention import attend, pair_score
 from gnntrain.sampling.block import Block
@@ -95,7 +96,7 @@ def test_a_transposed_block_lists_every_edge_by_its_source(
     block: Block, index: torch.dtype, device: str
 ) -> None:
     indptr, indices = block.indptr.to(device, index), block.indices.to(device, index)
-    found = ops.transpose(indptr, indices, block.num_src)
+    found = Transpose(indptr, indices, block.num_src).run()
     assert {part.dtype for part in found} == {index}
     by_source: list[list[tuple[int, int]]] = [[] for _ in range(block.num_src)]
     for edge, (dst, src) in enumerate(edge_list(block)):
@@ -104,77 +105,89 @@ def test_a_transposed_block_lists_every_edge_by_its_source(
     bounds = found[0].tolist()
     assert [pairs[a:b] for a, b in pairwise(bounds)] == by_source
     longer = padded(Block(indptr, indices, block.num_src))
-    more = ops.transpose(longer.indptr, longer.indices, longer.num_src)
+    more = Transpose(longer.indptr, longer.indices, longer.num_src).run()
     assert set(more[0][block.num_src :].tolist()) == {block.num_edges}
     for part, wanted in zip(more, found, strict=True):
         assert torch.equal(part[: len(wanted)], wanted)
     assert block.transposed() is block.transposed()
 
 
+@each_registration
+@examples(50)
+@given(block=blocks(), is_weighted=st.booleans())
+def test_every_destination_has_one_self_loop_behind_its_other_edges(
+    block: Block, is_weighted: bool, device: str
+) -> None:
+    loops = torch.rand(block.num_dst) if is_weighted else None
+    weight = torch.rand(block.num_edges) if is_weighted else None
+    expected: list[tuple[int, int, float]] = []
+    for dst, (first, last) in enumerate(pairwise(block.indptr.tolist())):
+        own, in_edges = dst + block.dst_offset, range(first, last)
+        others = [(int(block.indices[e]), e) for e in in_edges if block.indices[e] != own]
+        expected += [(dst, src, 1.0 if weight is None else float(weight[e])) for src, e in others]
+        expected += [(dst, own, 1.0 if loops is None else float(loops[dst]))]
+    given = replace(block, weight=weight, max_in_edges=30).to(device)
+    found = given.with_self_loops(None if loops is None else loops.to(device))
+    weights = [1.0] * found.num_edges if found.weight is None else found.weight.tolist()
+    edges = zip(edge_list(found), weights[: len(expected)], strict=True)
+    assert [(*edge, number) for edge, number in edges] == expected
+    assert (found.weight is None) == (not is_weighted)
+    assert found.num_edges == block.num_edges + block.num_dst
+    assert not found.indices[len(expected) :].any()
+    assert found.indptr.dtype == found.indices.dtype == block.indices.dtype
+    assert (found.max_in_edges, found.dst_offset) == (31, block.dst_offset)
+    longer = padded(given, destinations=0).with_self_loops(loops)
+    assert torch.equal(longer.indptr, found.indptr)
+    assert edge_list(longer) == edge_list(found)
+
+
 def slow_attend(
-    block: Block, rows: Tensor, score: Tensor, target: Tensor | None, loop: Tensor | None
+    block: Block, rows: Tensor, score: Tensor, target: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """A loop over destinations, with the softmax by torch; `score` by edge, or by node."""
-    edges, offset, heads = edge_list(block), block.dst_offset, score.shape[1]
-    outs, seconds = [rows[:0]], [score[:0]]
+    edges, heads = edge_list(block), score.shape[1]
+    outs, log_sums = [rows[:0]], [score[:0]]
     for dst in range(block.num_dst):
-        own = [
-            (edge, src)
-            for edge, (end, src) in enumerate(edges)
-            if end == dst and (loop is None or src != dst + offset)
-        ]
+        own = [(edge, src) for edge, (end, src) in enumerate(edges) if end == dst]
         sources = [src for _, src in own]
         if target is None:
             scores = score[[edge for edge, _ in own]]
         else:
             scores = F.leaky_relu(score[sources] + target[dst], 0.2)
-        if loop is not None:
-            scores = torch.cat([scores, loop[dst : dst + 1]])
-            sources.append(dst + offset)
         shares = scores.softmax(0).unsqueeze(-1)
         outs.append((shares * by_head(rows[sources], heads)).sum(0).view(1, -1))
-        seconds.append(shares[-1:, :, 0] if loop is not None else scores.logsumexp(0)[None])
-    return torch.cat(outs), torch.cat(seconds)
+        log_sums.append(scores.logsumexp(0)[None])
+    return torch.cat(outs), torch.cat(log_sums)
 
 
 @each_registration
 @examples(40)
-@given(
-    block=blocks(),
-    heads=st.sampled_from([1, 3]),
-    by_node=st.booleans(),
-    has_loops=st.booleans(),
-)
+@given(block=blocks(), heads=st.sampled_from([1, 3]), by_node=st.booleans())
 def test_attention_is_a_loop_over_destinations_forward_and_backward(
-    block: Block, heads: int, by_node: bool, has_loops: bool, device: str
+    block: Block, heads: int, by_node: bool, device: str
 ) -> None:
     torch.manual_seed(0)
     number = block.num_src if by_node else block.num_edges
-    shapes = [(block.num_src, 4 * heads), (number, heads), *[(block.num_dst, heads)] * 3]
-    rows, score, ends, *pulls = map(torch.randn, shapes)
-    pulls = [torch.randn(block.num_dst, 4 * heads), pulls[1]]
-    inputs = [rows, score * 5, *([ends * 5] if by_node or has_loops else [])]
+    shapes = [(block.num_src, 4 * heads), (number, heads), (block.num_dst, heads)]
+    rows, score, target = map(torch.randn, shapes)
+    pulls = [torch.randn(block.num_dst, 4 * heads), torch.randn(block.num_dst, heads)]
+    inputs = [rows, score * 5, *([target * 5] if by_node else [])]
 
     def fast(block: Block, rows: Tensor, score: Tensor, end: Any = None) -> tuple[Tensor, Tensor]:
         if not by_node:
-            return attend(block, rows, slope=1.0, dropout=0.0, score=score, loop=end)
+            return attend(block, rows, slope=1.0, dropout=0.0, score=score)
         whole = torch.cat([rows, score], dim=1)
-        return attend(block, whole, slope=0.2, dropout=0.0, target=end, adds_loops=has_loops)
+        return attend(block, whole, slope=0.2, dropout=0.0, target=end)
 
     def slow(block: Block, rows: Tensor, score: Tensor, end: Any = None) -> tuple[Tensor, Tensor]:
-        target, loop = (end, None) if by_node else (None, end)
-        if by_node and has_loops:
-            own = score[block.dst_offset : block.dst_offset + block.num_dst]
-            loop = F.leaky_relu(own + end, 0.2)
-        return slow_attend(block, rows, score, target, loop)
+        return slow_attend(block, rows, score, end)
 
     results: list[list[Tensor]] = []
     for call, place, kind in ((fast, device, torch.float32), (slow, "cpu", torch.float64)):
         given = [part.to(place, kind).requires_grad_() for part in inputs]
-        out = call(block.to(place), *given)
-        some, pull = out[: 2 - has_loops], [part.to(place, kind) for part in pulls]
+        out, pull = call(block.to(place), *given), [part.to(place, kind) for part in pulls]
         options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
-        grads = torch.autograd.grad(some, given, pull[: len(some)], **options)
+        grads = torch.autograd.grad(out, given, pull, **options)
         results.append([*(part.detach() for part in out), *grads])
     for got, expected in zip(*results, strict=True):
         assert got.dtype == torch.float32
@@ -185,19 +198,19 @@ def test_attention_is_a_loop_over_destinations_forward_and_backward(
 @pytest.mark.parametrize("sign", [1, -1])
 def test_attention_survives_huge_scores(sign: int, device: str) -> None:
     block = full_block(graph_of(3, [(0, 2), (1, 2)]), 2, 3).to(device)
-    score = torch.full((2, 1), sign * 1e4, device=device)
-    rows, loop = torch.eye(3, device=device), torch.zeros(1, 1, device=device)
-    out, _ = attend(block, rows, slope=1.0, dropout=0.0, score=score, loop=loop)
+    score = torch.tensor([[sign * 1e4]] * 2 + [[0.0]], device=device)
+    rows, block = torch.eye(3, device=device), block.with_self_loops()
+    out, _ = attend(block, rows, slope=1.0, dropout=0.0, score=score)
     assert out.tolist() == ([[0.5, 0.5, 0]] if sign > 0 else [[0, 0, 1]])
 
 
 def test_dropped_weights_scale_the_others_up() -> None:
     torch.manual_seed(0)
-    block = full_block(rough_graph(), 2, 40)
-    score, loop = torch.zeros(block.num_edges, 1), torch.zeros(block.num_dst, 1)
+    block = full_block(rough_graph(), 2, 40).with_self_loops()
+    score = torch.zeros(block.num_edges, 1)
     rows, sums = torch.ones(40, 1, requires_grad=True), []
     for _ in range(300):
-        out, _ = attend(block, rows, slope=1.0, dropout=0.5, score=score, loop=loop)
+        out, _ = attend(block, rows, slope=1.0, dropout=0.5, score=score)
         sums.append(out.detach())
         (grad,) = torch.autograd.grad(out.sum(), rows)
         assert grad.sum().item() == pytest.approx(out.sum().item())  # the same weights are dropped
@@ -253,7 +266,5 @@ def test_chunks_of_a_block_without_destinations_read_nothing(device: str) -> Non
     with chunks_of(2):
         att = nothing.new_ones(2, 2)
         score = pair_score(block, nothing.new_ones(1, 4), nothing, 2, 0.2, att)
-        out, _ = attend(
-            block, nothing.new_ones(1, 4), slope=1.0, dropout=0.0, score=score, loop=nothing[:, :2]
-        )
+        out, _ = attend(block, nothing.new_ones(1, 4), slope=1.0, dropout=0.0, score=score)
     assert out.shape == (0, 4)

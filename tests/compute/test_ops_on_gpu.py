@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.models import GAT, GCN, GIN, GNN, SAGE, GATv2
 from gnntrain.models.aggregate import aggregate
 from gnntrain.sampling.block import Block

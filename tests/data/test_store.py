@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gnntrain.data import array_folder, file_digests
-from gnntrain.data.array_folder import StoreError, digest_of, write_header
+from gnntrain.data.array_folder import ArrayWriter, StoreError, digest_of, write_header
 from gnntrain.data.build import write_store
 from gnntrain.data.graph import PrepareOptions
 from gnntrain.data.store import StoredGraph
@@ -78,6 +78,17 @@ def edit_meta(path: Path, change: Callable[[Any], None], *, sign: bool = False) 
 
 
 # What it holds
+
+
+def test_rows_of_any_size_stand_in_a_file_one_after_the_other(tmp_path: Path) -> None:
+    rows = np.arange(1_000_000, dtype=np.float32).reshape(-1, 5)
+    with ArrayWriter(tmp_path / "rows.npy", rows.dtype, rows.shape[1:]) as writer:
+        for part in np.split(rows, [1, 3, 3, 70_000, 199_990]):
+            writer.append(part)
+        meta = writer.close()
+    np.testing.assert_array_equal(np.load(tmp_path / "rows.npy"), rows)
+    assert meta.shape == rows.shape
+    assert meta.bytes == (tmp_path / "rows.npy").stat().st_size
 
 
 def test_arrays_are_plain_npy_files_mapped_read_only_and_a_pickled_store_is_its_path(

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.config import from_dict
 from gnntrain.data.graph import Graph
 from gnntrain.distributed.context import DistributedContext
@@ -123,7 +122,7 @@ def builder(
         context or DistributedContext(device=device),
         needs,
         plan or plan_of(graph),
-        as_tensor(graph.labels),
+        torch.from_numpy(graph.labels),
         is_typed=graph.is_hetero,
         **(options or {}),
     )

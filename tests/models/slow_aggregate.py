@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.sampling.block import Block
 from tests.models.blocks import full_block, graph_of
 
@@ -28,7 +28,6 @@ def edge_list(block: Block) -> list[tuple[int, int]]:
 def slow_aggregate(x: Tensor, block: Block, total: Sum | None) -> Tensor:
     """The formula of `Sum`, or of the maximum, one edge after the other."""
     given = Sum() if total is None else total
-    offset = block.dst_offset
     rows: list[list[Tensor]] = [[] for _ in range(block.num_dst)]
     for edge, (dst, src) in enumerate(edge_list(block)):
         factor = x.new_ones(())
@@ -36,15 +35,12 @@ def slow_aggregate(x: Tensor, block: Block, total: Sum | None) -> Tensor:
             factor = factor * given.edge_weight[edge]
         if given.source_scale is not None:
             factor = factor * given.source_scale[src]
-        if given.skip_own and src == dst + offset:
-            factor = x.new_zeros(())
         rows[dst].append(x[src] * factor)
     out = []
     for dst, found in enumerate(rows):
         stack = torch.stack(found) if found else x.new_zeros(1, x.shape[1])
         row = stack.amax(0) if total is None else stack.sum(0)
-        row = row if given.scale is None else row * given.scale[dst]
-        out.append(row if given.loop is None else row + given.loop[dst] * x[dst + offset])
+        out.append(row if given.scale is None else row * given.scale[dst])
     return torch.stack(out) if out else x.new_zeros(0, x.shape[1])
 
 
@@ -73,6 +69,4 @@ def sums(draw: st.DrawFn, max_offset: int = 8) -> tuple[Block, Sum | None]:
     def maybe(size: int) -> Tensor | None:
         return torch.rand(size, dtype=torch.float64) if draw(st.booleans()) else None
 
-    factors = maybe(block.num_edges), maybe(block.num_src)
-    ends = maybe(block.num_dst), maybe(block.num_dst)
-    return block, Sum(*factors, *ends, skip_own=draw(st.booleans()))
+    return block, Sum(maybe(block.num_edges), maybe(block.num_src), maybe(block.num_dst))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnntrain.compute.features import LazyFeatures
-from gnntrain.compute.ops import Sum
+from gnntrain.compute.operator import Sum
 from gnntrain.models.aggregate import LinearSum, LinearTerm, linear_sums
 from gnntrain.sampling.block import Block
 from tests.compute.registrations import each_registration
@@ -64,12 +64,10 @@ def totals() -> tuple[Block, dict[str, Sum]]:
     block = full_block(rough_graph(14, 30, weighted=True), 0, 9, torch.int32)
     assert block.norm is not None
     norm_src = block.norm[:, 0].contiguous()
-    norm = norm_src[: block.num_dst]
-    factors = block.weight, norm_src, norm, norm.square()
     return block, {
         "mean": mean_of(block),
         "sum": Sum(scale=torch.rand(block.num_dst)),
-        "gcn": Sum(*factors, skip_own=True),
+        "gcn": Sum(block.weight, norm_src, norm_src[: block.num_dst]),
     }
 
 

@@ -45,7 +45,7 @@ def broken(function: Callable[..., Any], way: str) -> Callable[..., Any]:
 
 
 if __name__ == "sitecustomize" and os.environ.get("BROKEN"):
-    from gnntrain.compute.ops import OPERATORS
+    from gnntrain.compute.operator import OPERATORS
     from gnntrain.doctor import gpu
     from gnntrain.selfcheck import cases, choice
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnntrain.compute.ops import OPERATORS
+from gnntrain.compute.operator import OPERATORS
 from gnntrain.compute.selection import HOST_MEMORY, SAMPLER
 from gnntrain.selfcheck.cases import WrongResultError, all_cases, compare, try_cases
 from tests.compute.devices import NEEDS_INTERPRETER

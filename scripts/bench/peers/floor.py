@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnntrain.compute.features import as_tensor
 from gnntrain.data.graph import EDGE, NODE, Int64Array
 from gnntrain.data.store import StoredGraph
 from gnntrain.jit import jit
@@ -78,7 +77,7 @@ def mean_work(spec: Spec, store: StoredGraph) -> Work:
     sizes = store.target_nodes.features.itemsize, 2 if spec.precision == "bf16" else 4
     works = []
     for step in range(min(_NUM_BATCHES, plan.num_steps)):
-        seeds = as_tensor(plan.rank_batch(order, step).seeds)
+        seeds = torch.from_numpy(plan.rank_batch(order, step).seeds)
         drawn = sampler.sample(Seeds({NODE: seeds}, NO_TARGETS), SampleKey(0, 1, step))
         works.append(work_of([hop.edges[EDGE] for hop in drawn.hops], widths, *sizes))
     num_dst, flops, num_bytes = np.mean([(w.num_dst, w.flops, w.num_bytes) for w in works], axis=0)

@@ -15,7 +15,6 @@ import torch
 import gnntrain
 from gnntrain.app import compose_config
 from gnntrain.build import build_evaluator, build_loaders, build_model, build_task
-from gnntrain.compute.features import as_tensor
 from gnntrain.config import Config
 from gnntrain.data.store import StoredGraph
 from gnntrain.distributed.context import DistributedContext
@@ -161,7 +160,7 @@ def sample(_: DistributedContext, turns: Turns) -> None:
     order = plan.order(1)
 
     def draw(step: int) -> int:
-        seeds = as_tensor(plan.rank_batch(order, step % plan.num_steps).seeds)
+        seeds = torch.from_numpy(plan.rank_batch(order, step % plan.num_steps).seeds)
         drawn = sampler.sample(Seeds({store.target: seeds}, NO_TARGETS), SampleKey(0, 1, step))
         return sum(hop.num_edges for hop in drawn.hops)
 
