@@ -106,7 +106,7 @@ def test_missing_and_broken_files_leave_gaps_in_a_page(
 ) -> None:
     """Each file on its own; those that are empty, or of another shape, all at once."""
     # Figures are drawn, but not written as SVG, which takes most of a page's time.
-    monkeypatch.setattr(Canvas, "savefig", lambda _, stream, **options: stream.write("<svg/>"))
+    monkeypatch.setattr(Canvas, "savefig", lambda _, stream, **options: stream.write("<svg/>"))  # noqa: ARG005
     for names in [FILES] if content in (b"", b"[1]") else [[name] for name in FILES]:
         run = shutil.copytree(trained, tmp_path / names[0].replace("/", "-"))
         for name in names:
