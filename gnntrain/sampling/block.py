@@ -98,8 +98,8 @@ class Block:
         """The edges with exactly one self loop of each destination, the last of its edges; others
         in the data are left out, as by PyG's `remove_self_loops` and `add_self_loops`.
 
-        Of a block with weights, or given those of the loops, float32 `[num_dst]`, all edges have
-        weights; where one of both lacks, 1.
+        With weights, the block's own or those of the loops (float32 `[num_dst]`), all edges have
+        weights; those of the others are 1.
         """
         edges = AddSelfLoops(self.indptr, self.indices, self.dst_offset)
         indptr, indices, edge_ids = edges.run()
