@@ -135,6 +135,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow  # of what .[test] does not install
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed")
     words = ["-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path]

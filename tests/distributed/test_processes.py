@@ -146,13 +146,19 @@ print("left", psutil.Process().children())
 """
 
 
-def test_a_script_needs_its_guard_and_is_left_without_processes(tmp_path: Path) -> None:
+GUARDED = UNGUARDED.replace("in ways:", 'in ways[:1] * (__name__ == "__main__"):')
+
+
+@pytest.mark.parametrize(
+    ("text", "num_refusals"), [(UNGUARDED, 2), pytest.param(GUARDED, 0, marks=pytest.mark.slow)]
+)
+def test_a_script_needs_its_guard_and_is_left_without_processes(
+    tmp_path: Path, text: str, num_refusals: int
+) -> None:
     script = tmp_path / "script.py"
-    guarded = UNGUARDED.replace("in ways:", 'in ways[:1] * (__name__ == "__main__"):')
-    for text, num_refusals in ((UNGUARDED, 2), (guarded, 0)):
-        script.write_text(text)
-        ended = python(script, folder=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)})
-        assert ended.returncode == 0, ended.stderr
-        assert ended.stdout.count(f"{script} starts processes") == num_refusals
-        assert (tmp_path / "runs").exists() == (not num_refusals)
+    script.write_text(text)
+    ended = python(script, folder=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count(f"{script} starts processes") == num_refusals
+    assert (tmp_path / "runs").exists() == (not num_refusals)
     assert ended.stdout.endswith("left []\n")

@@ -139,7 +139,7 @@ def test_a_process_that_does_not_end_is_ended_by_force(tmp_path: Path) -> None:
         "from gnntrain.distributed import signals\n"
         "import os, signal, time\n"
         "from pathlib import Path\n"
-        "signals.GRACE_SECONDS, signals.CLOSE_SECONDS = 2.0, 1.0\n"
+        "signals.GRACE_SECONDS, signals.CLOSE_SECONDS = 0.5, 0.5\n"
         f"said = Path({str(tmp_path)!r}, 'said')\n"
         "note = lambda n: said.write_text(str(n))\n"
         "stuck = lambda _: time.sleep(60)  # as a sentence for a full pipe that nobody reads\n"
