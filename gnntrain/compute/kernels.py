@@ -482,8 +482,10 @@ def gather_rows(
         if i + AHEAD < stop and len(nodes) > 0:
             fetch_row(table, place_of(first + i + AHEAD, nodes, stride), width)
         place = place_of(np.int64(first + i), nodes, stride)
+        row = out[i - start]
         for f in range(width):
-            out[i - start, column + f] = rounded(number_of(table[place + np.uint64(f)]), out)
+            number = number_of(table[place + np.uint64(f)])
+            row[np.uint64(column) + np.uint64(f)] = rounded(number, out)
 
 
 @jit
