@@ -146,10 +146,10 @@ def reduction(
     given = table, arrays(*edges[:3]), factors
 
     def put(start: int, stop: int, out: Tensor) -> None:
-        memory = np.empty(width, number_type(row_type, out.dtype))
-        kernels.reduce_rows(*given, start, stop, array_of(out), memory)
+        rows, memory = array_of(out), np.empty(width, number_type(row_type, out.dtype))
+        kernels.reduce_rows(*given, start, stop, rows, memory)
         if root:
-            kernels.gather_rows(table, own, start, stop, array_of(out), width, width)
+            kernels.gather_rows(table, own, start, stop, rows, width, width)
 
     return put
 

@@ -32,7 +32,7 @@ _lock = threading.Lock()
 CHUNK_ROWS = 512
 # Rows of a task, with edges counted as rows: large enough to make the overhead negligible, small
 # enough to balance the threads.
-_TASK_WORK = 4096
+_TASK_WORK = 2048
 _EDGES_A_ROW = 8
 _MAX_TASKS = 32
 

@@ -164,10 +164,9 @@ class AggregateLinearBackward(Operator):
             if out is None:
                 bias_sums[number] += part.sum(0, dtype=exact)
             else:
-                part, total = torch.empty_like(part), torch.zeros_like(bias_sums[number])
+                part = torch.empty_like(part)
                 given = array_of(grad), array_of(out), factor, start, stop, array_of(part)
-                kernels.mask_rows(*given, total.numpy())
-                bias_sums[number] += total
+                kernels.mask_rows(*given, bias_sums[number].numpy())
             part, rows = padded(part.to(product)), padded(inputs[start:stop].to(product))
             if exact == product:
                 weight_sums[number].addmm_(part.t(), rows)

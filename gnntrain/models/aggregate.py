@@ -83,7 +83,7 @@ def source_gradient(
     over = block.transposed(), total.transposed()
     out: Tensor = Aggregate(LazyFeatures.of(of_sums), *over, dtype).run()
     if of_own is not None:
-        out[block.dst_offset : block.dst_offset + block.num_dst] += of_own
+        out[block.dst_offset : block.dst_offset + block.num_dst].add_(of_own)
     return out
 
 
