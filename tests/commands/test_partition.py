@@ -99,6 +99,7 @@ def part_graph(*_, **__):
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_heard_while_metis_computes(
     small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

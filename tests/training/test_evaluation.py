@@ -622,6 +622,7 @@ def measure_length(context: DistributedContext, folder: Path) -> None:
     (folder / f"{context.rank}.json").write_text(json.dumps(measured))
 
 
+@pytest.mark.slow
 def test_no_rank_has_an_array_as_long_as_the_graph(tmp_path: Path) -> None:
     num_nodes, num_machines = 100_000, 4
     splits = np.split(np.random.default_rng(0).permutation(num_nodes)[:900], [500, 700])
