@@ -99,26 +99,31 @@ def by_rows(
     task: Callable[[int, int], None],
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Call `task(start, stop)` for all chunks of rows, of a product of `dtype`, on all threads."""
-    for_tasks(num_rows, num_edges, lambda _, start, stop: task(start, stop), dtype)
+    """Call `task(start, stop)` for all chunks of rows, of a product of `dtype`, each on the thread
+    that is free; with little work all on this one."""
+    count = num_tasks(num_rows, num_edges)
+    size = max(1, min(chunk_rows(dtype), -(-num_rows // max(1, count))))
+    starts = range(0, num_rows, size)
+    count = len(starts) if count > 1 else count
+
+    def by_chunk(number: int) -> None:
+        for start in starts[number::count]:
+            task(start, min(start + size, num_rows))
+
+    parallel_for(by_chunk, count)
 
 
-def for_tasks(
-    num_rows: int,
-    num_edges: int,
-    task: Callable[[int, int, int], None],
-    dtype: torch.dtype,
-) -> None:
-    """Call `task(number, start, stop)` for the chunks of rows of each of `num_tasks` tasks, on all
-    threads.
+def for_tasks(num_rows: int, task: Callable[[int, int, int], None], dtype: torch.dtype) -> None:
+    """Call `task(number, start, stop)` for the chunks of rows of each of `num_tasks` tasks, of a
+    product of `dtype`, on all threads; those of a task in order, on one.
 
-    A chunk of a 16-bit product has twice as many rows, and tasks are multiples of `CHUNK_ROWS`
-    where there are enough rows: there are few sizes then, see `padded`.
+    Tasks of a 16-bit product are multiples of `CHUNK_ROWS` where there are enough rows: there are
+    few sizes then, see `padded`.
     """
-    count, is_short = num_tasks(num_rows, num_edges), dtype.itemsize == 2
-    step = CHUNK_ROWS if is_short and num_rows >= count * CHUNK_ROWS else 1
+    count = num_tasks(num_rows, 0)
+    step = CHUNK_ROWS if dtype.itemsize == 2 and num_rows >= count * CHUNK_ROWS else 1
     bounds = [num_rows // step * number // count * step for number in range(count)] + [num_rows]
-    size = 2 * CHUNK_ROWS if is_short else CHUNK_ROWS
+    size = chunk_rows(dtype)
 
     def by_chunk(number: int) -> None:
         stop = bounds[number + 1]
@@ -126,6 +131,11 @@ def for_tasks(
             task(number, start, min(start + size, stop))
 
     parallel_for(by_chunk, count)
+
+
+def chunk_rows(dtype: torch.dtype) -> int:
+    """Rows of a chunk, of a product of `dtype`."""
+    return 2 * CHUNK_ROWS if dtype.itemsize == 2 else CHUNK_ROWS
 
 
 def num_tasks(num_rows: int, num_edges: int) -> int:

@@ -177,7 +177,7 @@ class AggregateLinearBackward(Operator):
             elif self.needs_inputs:
                 grad_inputs[start:stop] = (part @ across)[: stop - start]
 
-        cpu.for_tasks(len(inputs), 0, task, product)
+        cpu.for_tasks(len(inputs), task, product)
 
         weight_grad, bias_grad = (reduce(Tensor.add_, sums) for sums in (weight_sums, bias_sums))
         return grad_inputs, weight_grad.to(self.dtype), bias_grad.to(self.dtype)
