@@ -11,6 +11,7 @@ import mmap
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any, Self
@@ -154,9 +155,10 @@ def map_arrays(folder: Path, arrays: Arrays, *, check: bool) -> dict[str, AnyArr
     # Such pages are read whole, which pays where all of them fit into memory.
     size = sum(array.bytes for array in arrays.values())
     if hasattr(mmap, "MADV_HUGEPAGE") and 2 * size < available_memory():
-        for array in mapped.values():
-            memory: Any = array.base  # a memmap, and its base is the map
-            memory.base.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without such pages
+            for array in mapped.values():
+                memory: Any = array.base  # a memmap, and its base is the map
+                memory.base.madvise(mmap.MADV_HUGEPAGE)
     if check:
         verify(folder, arrays)
     return mapped
