@@ -39,13 +39,11 @@ gc.disable()  # until all tests are collected: a million objects are made and st
 os.environ |= {**VARIABLES, **os.environ}  # before torch is loaded: idle threads do not spin
 import pytest  # noqa: E402
 import torch  # noqa: E402
-from hydra._internal.hydra import Hydra  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from gnntrain.app import Sources  # noqa: E402
 from gnntrain.compute.selection import CPU_KERNELS, select  # noqa: E402
 from gnntrain.distributed import processes  # noqa: E402
-from gnntrain.groups import conf_dir  # noqa: E402
 from tests import examples as examples  # noqa: E402  # before the profile is loaded
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -77,20 +75,6 @@ def _compose_once(self: Sources, lines: Sequence[str]) -> DictConfig:
 
 
 Sources.compose_files = _compose_once  # type: ignore[method-assign]
-
-_get_mode = Hydra.get_mode
-
-
-def _mode_if_asked(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
-    """Hydra composes all, 0.1 s, for a key that no shipped file has, and then composes again."""
-    paths = {str(one.path) for one in self.config_loader.get_search_path().get_path()}
-    is_shipped = paths == {"pkg://hydra.conf", str(conf_dir()), "structured://"}
-    if is_shipped and not any("hydra" in override for override in overrides):
-        return None
-    return _get_mode(self, config_name, overrides)
-
-
-Hydra.get_mode = _mode_if_asked  # type: ignore[method-assign]
 
 _LACKING = {
     "gpu": (

@@ -155,11 +155,14 @@ def test_a_default_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> N
     assert ended.stdout.splitlines()[-1] == "imported"
 
 
+SLOW = ["disable", "inductor", "export"]
+
+
 @pytest.mark.parametrize(
     "names",
     [
-        ["threads", "rank", "plugin"],
-        pytest.param(["disable", "inductor", "export"], marks=pytest.mark.slow),
+        [name for name in USES if name not in SLOW],
+        pytest.param(SLOW, marks=pytest.mark.slow),
     ],
 )
 def test_what_waits_is_whole_once_it_is_used(names: list[str], tmp_path: Path) -> None:

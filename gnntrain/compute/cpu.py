@@ -104,13 +104,14 @@ def by_rows(
     count = num_tasks(num_rows, num_edges)
     size = max(1, min(chunk_rows(dtype), -(-num_rows // max(1, count))))
     starts = range(0, num_rows, size)
-    count = len(starts) if count > 1 else count
+    # A chunk each, so that threads end together; they would only begin where one task is all.
+    groups = len(starts) if count > 1 else count
 
     def by_chunk(number: int) -> None:
-        for start in starts[number::count]:
+        for start in starts[number::groups]:
             task(start, min(start + size, num_rows))
 
-    parallel_for(by_chunk, count)
+    parallel_for(by_chunk, groups)
 
 
 def for_tasks(num_rows: int, task: Callable[[int, int, int], None], dtype: torch.dtype) -> None:

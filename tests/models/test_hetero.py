@@ -65,11 +65,11 @@ every_model_but_bases = pytest.mark.parametrize(  # which need rows of one width
 
 
 def build(graph: Graph, kind: Kind, **options: Any) -> HeteroGNN:
-    """A model without a weight at 0, where an error would not show."""
+    """A model of float64, without a weight at 0, where an error would not show."""
     torch.manual_seed(1)
     if kind is RGCN and "embedding_channels" in options:
         options["featureless"] = "embedding"
-    model = kind(graph.schema, OUT, **{"hidden_channels": 8, "num_layers": 2, **options})
+    model = kind(graph.schema, OUT, **{"hidden_channels": 8, "num_layers": 2, **options}).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     for name, buffer in model.named_buffers():
@@ -80,22 +80,20 @@ def build(graph: Graph, kind: Kind, **options: Any) -> HeteroGNN:
 
 def features(graph: Graph) -> dict[NodeType, Tensor]:
     found = {t: torch.from_numpy(nodes.features) for t, nodes in graph.nodes.items()}
-    return {t: rows for t, rows in found.items() if rows.shape[1]}
+    return {t: rows.double() for t, rows in found.items() if rows.shape[1]}
 
 
 def pyg_forward(model: HeteroGNN, graph: Graph) -> Tensor:
     """The plain model with its weights; gradients flow to these."""
     conv = next(c for c in type(model.convs[0]).__mro__ if c.__module__ == plain_models.__name__)
-    plain = plain_models.Layers(conv, model.schema, OUT, **model.options).eval()
+    plain = plain_models.Layers(conv, model.schema, OUT, **model.options).double().eval()
     inputs = features(graph), edge_index_dict(graph)
     out: Tensor = torch.func.functional_call(plain, model.state_dict(keep_vars=True), inputs)
     return out
 
 
-def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    # Sums differ in their order, hence relative to the largest number.
-    scale = expected.abs().max().clamp(min=1)
-    torch.testing.assert_close(actual / scale, expected / scale, atol=tolerance, rtol=tolerance)
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-11) -> None:
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
 
 
 def gradients(model: HeteroGNN, out: Tensor, rows: Tensor) -> dict[str, Tensor]:
@@ -118,7 +116,7 @@ def assert_equals_pyg(graph: Graph, model: HeteroGNN) -> None:
     for _, table in embedding_tables(model):
         table.weight.requires_grad_()
     expected = pyg_forward(model, graph)
-    factors = torch.randn(len(SEEDS), OUT)
+    factors = torch.randn(len(SEEDS), OUT, dtype=torch.float64)
     wanted = gradients(model, expected[SEEDS], factors)
     for _, table in embedding_tables(model):
         table.weight.requires_grad_(False)
@@ -172,7 +170,7 @@ def test_hgt_is_pygs_hgt_conv() -> None:
     conv, h, edges = model.convs[0], features(graph), edge_index_dict(graph)
     h |= {t: table.weight for t, table in model.tables.items()}
     h = {t: model.start(t, rows) for t, rows in h.items()}
-    layer: Any = pyg.HGTConv(8, 8, ([*h], [*edges]), heads=2)
+    layer: Any = pyg.HGTConv(8, 8, ([*h], [*edges]), heads=2).double()
     weights = {name: torch.zeros_like(weight) for name, weight in layer.state_dict().items()}
     for name, _ in conv.q_lin["paper"].named_parameters():
         for t in h:
@@ -228,7 +226,7 @@ def test_an_untrained_model_tells_nodes_apart(
     kind: Kind, options: dict[str, Any], norm: str
 ) -> None:
     graph = hetero_graph()
-    rows = features(graph)
+    rows = {t: x.float() for t, x in features(graph).items()}
     for num_outputs in (1, 2, 3):
         model = kind(graph.schema, num_outputs, hidden_channels=64, norm=norm, **options)
         with torch.no_grad():
@@ -265,9 +263,9 @@ def test_lazy_features_give_the_same_as_rows_in_memory(kind: Kind, options: dict
     for project in (True, False):
         if not project and "num_bases" in options:
             continue
-        model = build(graph, kind, **options, project_inputs=project)
+        model = build(graph, kind, **options, project_inputs=project).float()
         n_id, blocks = hetero_seed_blocks(graph, SEEDS, 2)
-        x = features(graph)
+        x = {t: rows.float() for t, rows in features(graph).items()}
         lazy = {t: LazyFeatures(rows).select(n_id[t]) for t, rows in x.items()}
         expected = model({t: rows[n_id[t]] for t, rows in x.items()}, n_id, blocks)
         torch.testing.assert_close(model(lazy, n_id, blocks), expected)
@@ -308,7 +306,7 @@ def test_rgcn_of_one_node_type_is_pygs_rgcn_conv() -> None:
         model = build(graph, RGCN, num_layers=1, **options)
         conv: Any = model.convs[0]
         width = 8
-        layer: Any = pyg.RGCNConv(width, OUT, 4)
+        layer: Any = pyg.RGCNConv(width, OUT, 4).double()
         weights = [conv.relation_weight(name).t() for name in RELATIONS]
         layer.weight = nn.Parameter(torch.stack(weights))
         layer.root = nn.Parameter(conv.roots["node"].weight.t())
@@ -328,13 +326,13 @@ def test_rgcn_without_features_is_pygs_rgcn_conv_of_none(
     model: Any = build(graph, RGCN, num_layers=1, num_bases=num_bases)
     (conv,), (table,) = model.convs, model.tables.values()
     *bases, root = table.weight.split(OUT, dim=1)
-    layer: Any = kind(graph.num_nodes, OUT, 4, num_bases=num_bases)
+    layer: Any = kind(graph.num_nodes, OUT, 4, num_bases=num_bases).double()
     layer.weight, layer.root = nn.Parameter(torch.stack(bases)), nn.Parameter(root)
     layer.bias = nn.Parameter(conv.biases["node"])
     if num_bases is not None:
         layer.comp = nn.Parameter(conv.comp)
     expected = layer(None, *edges_and_types(graph))
-    factors = torch.randn(len(SEEDS), OUT)
+    factors = torch.randn(len(SEEDS), OUT, dtype=torch.float64)
     torch.autograd.backward((expected[SEEDS] * factors).sum())
 
     close(model({}, {}, [full_hetero_block(graph)]), expected)

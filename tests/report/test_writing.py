@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
 from gnntrain.cli import main
@@ -102,12 +101,10 @@ FILES = [
 
 @pytest.mark.parametrize("content", [None, b"\0\xff{", b"", b"[1]"])
 def test_missing_and_broken_files_leave_gaps_in_a_page(
-    trained: Path, tmp_path: Path, content: bytes | None, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, content: bytes | None
 ) -> None:
-    """Each missing file on its own; broken ones at once, but for what is read behind another."""
-    # Figures are drawn, but not written as SVG, which takes most of a page's time.
-    monkeypatch.setattr(Canvas, "savefig", lambda *stream, **_: stream[1].write("<svg/>"))
-    for names in [FILES[:-2], FILES[-2:]] if content is not None else [[name] for name in FILES]:
+    """Each file on its own; those that are empty, or of another shape, all at once."""
+    for names in [FILES] if content in (b"", b"[1]") else [[name] for name in FILES]:
         run = shutil.copytree(trained, tmp_path / names[0].replace("/", "-"))
         for name in names:
             with_file(run, name, content)
