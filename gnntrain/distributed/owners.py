@@ -41,18 +41,17 @@ class NodeOwners:
 
     def group(self, nodes: Int64Array) -> GroupedNodes:
         """`nodes` by owner, each owner's in the order given."""
-        if self.num_owners == 1:
-            return GroupedNodes(None, {0: nodes.astype(self._row_dtype)})
         # Of a small type, whose stable sort is a counting sort.
         owner = (np.searchsorted(self.starts, nodes, side="right") - 1).astype(np.uint16)
-        order = np.argsort(owner, kind="stable")
         ends = np.cumsum(np.bincount(owner, minlength=self.num_owners))
-        rows = {}
         # Of no nodes the first owner is asked: its answer has the right types.
-        for number in np.flatnonzero(np.diff(ends, prepend=0)).tolist() or [0]:
+        numbers = np.flatnonzero(np.diff(ends, prepend=0)).tolist() or [0]
+        order = np.argsort(owner, kind="stable") if len(numbers) > 1 else None
+        rows = {}
+        for number in numbers:
             begin = ends[number - 1] if number else 0
-            own = nodes[order[begin : ends[number]]] - self.starts[number]
-            rows[number] = own.astype(self._row_dtype)
+            own = nodes if order is None else nodes[order[begin : ends[number]]]
+            rows[number] = (own - self.starts[number]).astype(self._row_dtype)
         return GroupedNodes(order, rows)
 
     @cached_property
@@ -72,7 +71,7 @@ class GroupedNodes:
     """Nodes grouped by owner."""
 
     order: Int64Array | None
-    """`[n]`, the places of the grouped nodes before; None: they were grouped so."""
+    """`[n]`, the places of the grouped nodes before; None: all are of one owner."""
     rows: dict[int, AnyArray]
     """By owner that has some, ascending: the nodes' rows in its range, int32 or int64. At least one
     owner: of no nodes the first, with no row."""
