@@ -10,6 +10,9 @@ Triton is imported; and PyG imports it.
 Workers side by side share out the cores: where the threads of each wait for each other on all of
 them, a tiny step takes as long as the other worker's turn.
 
+An image often forbids Python to keep what it compiled; the thousands of processes that tests start
+would each compile all modules again.
+
 A shell has what it runs in the background ignore Ctrl-C, and so would the processes that tests
 start in order to interrupt them.
 
@@ -26,6 +29,7 @@ import copy
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -35,6 +39,8 @@ from typing import Any
 
 from gnntrain.startup import VARIABLES  # isort: skip
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 gc.disable()  # until all tests are collected: a million objects are made and stay
 os.environ |= {**VARIABLES, **os.environ}  # before torch is loaded: idle threads do not spin
 import pytest  # noqa: E402
