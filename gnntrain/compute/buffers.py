@@ -11,7 +11,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -59,6 +62,11 @@ class Buffers:
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         # No view: autograd would treat results as views of one another.
         return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, shape, strides)
+
+    def array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """`numpy.empty(shape, dtype)` likewise."""
+        size = math.prod(shape) * dtype.itemsize
+        return self.empty((size,), torch.uint8).numpy().view(dtype).reshape(shape)
 
     def _collect(self) -> None:
         # A tensor may go at any moment, in this thread too: that only appends to the queue.

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from gnntrain.compute.buffers import BUFFERS
 from gnntrain.distributed import tcp_store
 from gnntrain.distributed.context import DistributedContext
 from gnntrain.distributed.owners import AnyArray
@@ -326,7 +327,7 @@ def _receive(connection: socket.socket) -> tuple[Any, list[AnyArray]]:
     head, described = json.loads(_read(connection, num_bytes))
     arrays: list[AnyArray] = []
     for dtype, shape in described:
-        arrays.append(np.empty(shape, _checked(np.dtype(dtype))))
+        arrays.append(BUFFERS.array(shape, _checked(np.dtype(dtype))))
         _fill(connection, arrays[-1].reshape(-1).view(np.uint8).data)
     return head, arrays
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gnntrain.compute.buffers import BUFFERS
 from gnntrain.distributed.context import rank_range
 
 AnyArray = npt.NDArray[Any]
@@ -106,7 +107,12 @@ def answers_of(parts: Sequence[AnyArray]) -> Callable[[Sequence[AnyArray]], list
     def answer(arguments: Sequence[AnyArray]) -> list[AnyArray]:
         (wanted,) = arguments
         grouped = ranges.group(wanted)
-        taken = [np.take(parts[part], rows, axis=0) for part, rows in grouped.rows.items()]
+        taken = []
+        for number, rows in grouped.rows.items():
+            part = parts[number]
+            out = BUFFERS.array((len(rows), *part.shape[1:]), part.dtype)
+            # There is no row to clip; with another mode NumPy fills a copy of `out` first.
+            taken.append(np.take(part, rows, axis=0, out=out, mode="clip"))
         return [grouped.scattered(joined(taken))]
 
     return answer
