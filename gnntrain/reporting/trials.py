@@ -126,7 +126,7 @@ class SweepResults:
         groups: Trials that completed or were pruned, by what they differ in besides seed and
             split, ranked.
         metric: The metric that decides.
-        best: The best trial of the best group.
+        best: The best trial of the best group, if a trial's metric is finite.
     """
 
     def __init__(self, trials: Sequence[Trial]) -> None:
@@ -144,7 +144,7 @@ class SweepResults:
             groups.append(Group(varied, runs, counted, tuple(sorted(splits))))
         self.groups = rank(groups)
         self.metric = next((trial.metric for trial in trials if trial.metric), "metric")
-        self.best = next((trial for group in self.groups[:1] for trial in group.counted), None)
+        self.best = next((t for g in self.groups[:1] for t in g.counted if t.cost < math.inf), None)
 
     def count(self, status: str) -> int:
         """How many trials are in this state."""

@@ -39,3 +39,4 @@ def test_equal_trials_count_once_and_pruned_ones_are_told() -> None:
     assert [one.number for one in first.runs] == [0, 2, 3]
     assert [one.number for one in second.runs] == [4]
     assert second.spread("val") == Spread(None, None)
+    assert SweepResults([trial(0, math.nan), trial(1, None)]).best is None
