@@ -1,14 +1,16 @@
-"""Compiles the kernels that most models need, by calling them on small inputs."""
+"""Compiles the kernels that most models need, by some of the operators' examples."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
 from gnntrain.compute import kernels
-from gnntrain.compute.features import LazyFeatures
+from gnntrain.compute.aggregate import Aggregate
+from gnntrain.compute.examples import Inputs
 from gnntrain.compute.linear import AggregateLinear, AggregateLinearBackward
-from gnntrain.compute.operator import Edges, Sum
-from gnntrain.compute.rows import Transpose
+from gnntrain.compute.operator import Edges
 from gnntrain.jit import compile_beside
 
 
@@ -21,22 +23,15 @@ def compile_kernels_beside(feature_dtype: torch.dtype) -> None:
     if torch.cuda.is_initialized() or torch.xpu.is_initialized():  # type: ignore[no-untyped-call]
         return
 
-    def compute() -> None:
-        for dtype in {feature_dtype: None, torch.float32: None}:
-            compile_kernels(dtype)
-
-    compile_beside(kernels, compute)
+    compile_beside(kernels, lambda: compile_kernels(feature_dtype))
 
 
-def compile_kernels(dtype: torch.dtype) -> None:
+def compile_kernels(feature_dtype: torch.dtype) -> None:
     """Compile them for features of a type, or load them from Numba's cache, in this thread."""
     torch.set_num_threads(1)  # a forked process has no other threads
-    indptr, indices = torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    features = LazyFeatures(torch.ones(1, 1, dtype=dtype))
-    weight, bias = torch.ones(1, 2), torch.ones(1)
-    edges = Edges(indptr, indices)
-    total = Sum(scale=edges.shares(torch.float32))
-    out, inputs = AggregateLinear(features, edges, total, weight, bias, True, 0.5, True).cpu()
-    given = out, weight, inputs, out, 0.5, torch.float32, True
-    AggregateLinearBackward(*given).cpu()
-    Transpose(indptr, indices, 1).cpu()
+    edges = Edges(torch.tensor([0, 1], dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
+    given = Inputs("one edge", edges, 1)
+    Aggregate.examples(replace(given, dtype=feature_dtype))["float32 sums"].cpu()
+    AggregateLinear.examples(given)["root, ReLU"].cpu()
+    AggregateLinearBackward.examples(given)["ReLU"].cpu()
+    given.back()
