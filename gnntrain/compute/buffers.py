@@ -7,10 +7,12 @@ and take them back at the end of the step, which costs an eighth of a step's tim
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,16 @@ import torch
 from torch import Tensor
 
 _LARGE = 1 << 20  # bytes; below it malloc does not return memory to the system
+
+
+def _memory(size: int) -> mmap.mmap:
+    """New pages, which go back to the system with their last user: buffers that live long, among
+    malloc's shorter ones, would keep ever more of its heap from being returned."""
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without such pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 class Buffers:
@@ -53,7 +65,7 @@ class Buffers:
                 idle = sum(one.nbytes for one in self._idle)
                 while self._idle and self._used + room + idle > self._most:
                     idle -= self._idle.pop(0).nbytes
-                buffer = torch.empty(room, dtype=torch.uint8)
+                buffer = torch.frombuffer(_memory(room), dtype=torch.uint8)
             self._used += buffer.nbytes
         array = buffer.numpy()[:size]
         # The last tensor on them gives the bytes back.

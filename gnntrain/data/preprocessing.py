@@ -215,6 +215,8 @@ class Preprocessing(Meta):
                 counts += (~np.isnan(chunk)).sum(axis=0)
             names = [column.name for column in columns for _ in range(column.width)]
             if unknown := ",".join(dict.fromkeys(names[at] for at in np.flatnonzero(counts == 0))):
+                if not len(train):
+                    raise UserError("The training split is empty.", "Put nodes in to learn from.")
                 raise UserError(
                     f"{key('missing')}: no node of the training split has a value of {unknown}: "
                     "there is no mean.",

@@ -184,9 +184,13 @@ def _of_several(runs: Sequence[ReportedRun], best: ReportedRun) -> Page:
         )
     split = "test" if best.best.get("test") else "val"
     name = f"{split} {shown_metric(best.metric or '')}"
-    keys = [
-        (name, str(leader.spread(split)), f"best setting: {leader.varied[0]}"),
-        ("best run", format_metric(best.score(split)), best.name),
+    keys = []
+    if best.cost < math.inf:
+        keys.append((name, str(leader.spread(split)), f"best setting: {leader.varied[0]}"))
+        keys.append(("best run", format_metric(best.score(split)), best.name))
+    else:
+        notes.append(f"No run has a validation metric: none is the best, {best.name} is shown.")
+    keys += [
         ("runs", str(len(runs)), f"{len(runs) - len(incomplete)} completed"),
         ("settings", str(len(groups)), "that differ in more than seed or split"),
     ]

@@ -180,7 +180,8 @@ def groups_table(groups: Sequence[Group[ReportedRun]]) -> Table:
     """Mean and standard deviation of the deciding metric by setting."""
     rows, leader = [], rank(groups)[0]
     for group in groups:
-        counted, runs = len(group.counted), len(group.runs)
+        counted = sum(run.status == "completed" for run in group.counted)
+        runs = len(group.runs)
         number = str(runs) if counted == runs else f"{counted} of {runs}"
         each = [run.summary.get("seconds_per_epoch") or math.nan for run in group.counted]
         means = [str(group.spread(split)) for split in SCORED_SPLITS]
@@ -211,7 +212,8 @@ def runs_table(runs: Sequence[ReportedRun], best: ReportedRun) -> Table:
         ]
         for run in runs
     ]
-    return Table(heads, rows, texts=len(keys) + 2, best=[*runs].index(best))
+    row = [*runs].index(best) if best.cost < math.inf else None
+    return Table(heads, rows, texts=len(keys) + 2, best=row)
 
 
 def configuration(run: ReportedRun) -> Settings:

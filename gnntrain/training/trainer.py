@@ -359,8 +359,7 @@ class Trainer:
             f"The training loss is {float(totals.loss)} in epoch {self.epoch}, step {step} of "
             f"{len(self.loader)} (seed {self.task.in_words(seeds)}).",
             f"Lower trainer.lr (now {self.config.lr}), set trainer.clip_norm=1 or "
-            "trainer.on_nonfinite=skip, or look for extreme features; earlier checkpoints are "
-            "kept.",
+            "trainer.on_nonfinite=skip, or look for extreme features.",
         )
 
     def _is_time_to_save(self) -> bool:
@@ -389,7 +388,7 @@ class Trainer:
             raise Diverged(
                 f"After step {self.step} weights are not finite, though the loss still was.",
                 f"Lower trainer.lr (now {self.config.lr}), or set trainer.clip_norm=1 or "
-                "trainer.on_nonfinite=skip; earlier checkpoints are kept.",
+                "trainer.on_nonfinite=skip.",
             )
         rank_state: State = {"rng": torch.get_rng_state()}
         if is_gpu(context.device):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from gnntrain.errors import UserError
 from gnntrain.report.findings import Findings
 from gnntrain.report.page import page_of
 from gnntrain.report.runs import ReportedRun, best_of, differences, find_runs, groups_of, read_run
-from gnntrain.report.tables import groups_table
+from gnntrain.report.tables import groups_table, runs_table
 from gnntrain.reporting.trials import Spread
 from tests.report.samples import records_of, write_run
 
@@ -29,6 +30,15 @@ def test_a_repetition_that_failed_does_not_count(make: Any) -> None:
     (group,) = groups_of(runs)
     assert group.spread("val") == Spread(0.5, None)
     assert groups_table([group]).rows[0][2] == "1 of 2"
+    assert groups_table(groups_of(runs[1:] * 2)).rows[0][2] == "0 of 2"
+
+
+def test_no_run_is_the_best_where_none_has_the_metric(make: Any) -> None:
+    runs = [make("a", math.nan, seed=0), make("b", math.nan, seed=1)]
+    page = page_of(runs, best_of(runs), Findings())
+    assert page["keys"][0][0] == "runs"
+    assert any("none is the best, a is shown" in note for note in page["notes"])
+    assert runs_table(runs, runs[0]).best is None
 
 
 def test_the_best_run_is_the_same_in_any_order_and_of_equal_ones_the_first_by_name(

@@ -171,7 +171,7 @@ def test_several_runs_are_compared_by_their_settings(tmp_path: Path) -> None:
     assert "They differ in trainer.lr, trainer.seed." in text
     assert "0.7500 ± 0.0707" in text
     assert "best setting: lr=0.2" in text
-    assert "Of the best run, 0.2-1." in text
+    assert "Of the run 0.2-1." in text
 
 
 def test_the_folder_of_a_sweep_is_where_its_page_goes(tmp_path: Path) -> None:
