@@ -78,6 +78,8 @@ class Buffers:
     def array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """`numpy.empty(shape, dtype)` likewise."""
         size = math.prod(shape) * dtype.itemsize
+        if size < _LARGE:
+            return np.empty(shape, dtype)
         return self.empty((size,), torch.uint8).numpy().view(dtype).reshape(shape)
 
     def _collect(self) -> None:
