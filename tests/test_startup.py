@@ -155,19 +155,10 @@ def test_a_default_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> N
     assert ended.stdout.splitlines()[-1] == "imported"
 
 
-SLOW = ["disable", "inductor", "export"]
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        [name for name in USES if name not in SLOW],
-        pytest.param(SLOW, marks=pytest.mark.slow),
-    ],
-)
-def test_what_waits_is_whole_once_it_is_used(names: list[str], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_what_waits_is_whole_once_it_is_used(tmp_path: Path) -> None:
     """Each use in a process of its own, forked where only torch has been imported."""
-    for name in names:
-        (tmp_path / name).write_text(USES[name])
-    ended = python("-c", FORKS, *names, folder=tmp_path)
+    for name, use in USES.items():
+        (tmp_path / name).write_text(use)
+    ended = python("-c", FORKS, *USES, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -88,6 +88,7 @@ def hang_in_nccl(context: DistributedContext, payload: tuple[float, Exception]) 
     os.abort()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("timeout", "words"),
     [

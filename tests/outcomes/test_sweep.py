@@ -32,6 +32,7 @@ def trials(folder: str) -> list[dict[str, Any]]:
     return [trial | {"seconds": None, "overrides": trial["varied"]} for trial in found]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_a_search_that_was_killed_goes_on_with_the_trials_it_had() -> None:
     assert main(["-m", *SEARCH, "run.dir=whole"]) == 0

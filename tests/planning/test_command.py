@@ -26,6 +26,7 @@ def test_the_command_writes_json_and_leaves_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(small: list[str], tmp_path: Path) -> None:
     slow = ["model.hidden_channels=4096", "trainer.batch_size=100"]
     process = started("-m", "gnntrain", "plan", *small, *slow, start_new_session=True)

@@ -99,7 +99,9 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize("content", [None, b"\0\xff{", b"", b"[1]"])
+@pytest.mark.parametrize(
+    "content", [None, pytest.param(b"\0\xff{", marks=pytest.mark.slow), b"", b"[1]"]
+)
 def test_missing_and_broken_files_leave_gaps_in_a_page(
     trained: Path, tmp_path: Path, content: bytes | None
 ) -> None:
