@@ -216,7 +216,7 @@ class Preprocessing(Meta):
             names = [column.name for column in columns for _ in range(column.width)]
             if unknown := ",".join(dict.fromkeys(names[at] for at in np.flatnonzero(counts == 0))):
                 if not len(train):
-                    raise UserError("The training split is empty.", "Put nodes in to learn from.")
+                    raise UserError("The training split is empty.", "Put nodes into it.")
                 raise UserError(
                     f"{key('missing')}: no node of the training split has a value of {unknown}: "
                     "there is no mean.",

@@ -350,7 +350,7 @@ class SweepConsole(Display):
             if len(groups) > _MOST_RANKED:
                 self.line(" " * _INDENT, f"and {len(groups) - _MOST_RANKED} more in sweep.json")
                 self.line()
-        facts = {"best": f"none: no trial has a val {name}"}
+        facts = {"best": f"none: no trial has completed with a val {name}"}
         if best is not None:
             val, test = map(text.format_metric, (best.val, best.test))
             facts["best"] = f"trial {best.number}{DOT}val {name} {val}{DOT}test {test}"
